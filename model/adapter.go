@@ -19,23 +19,23 @@ import (
 	"gad/model/internal/files"
 )
 
-// The files of an adapter's folder, as peft names them.
+// The files of an adapter's folder, by peft's names.
 const (
 	AdapterConfigName = "adapter_config.json"
 	adapterWeights    = "adapter_model.safetensors"
 )
 
-// baseDigest is the metadata key of an adapter's weights that names its base's.
+// baseDigest is the metadata key, in an adapter's weights, of the digest of its base's weights.
 const baseDigest = "base_sha256"
 
-// AdapterConfig is the part of adapter_config.json that gad computes with.
+// AdapterConfig is the part of adapter_config.json that gad uses.
 type AdapterConfig struct {
 	LoRA LoRA
 	Kind Kind   // Scorer for a task of sequence classification
 	Base string // base_model_name_or_path: a folder, or a name on the hub
 }
 
-// peftConfig is adapter_config.json.
+// peftConfig has the keys of adapter_config.json that are read.
 type peftConfig struct {
 	Type    string          `json:"peft_type"`
 	Task    *string         `json:"task_type"`
@@ -50,24 +50,24 @@ type peftConfig struct {
 	Start   json.RawMessage `json:"init_lora_weights"`
 }
 
-// plainStarts are the values of init_lora_weights that leave the base's weights as they are. Others
-// (pissa, olora, corda, loftq, lora_ga) take a part out of them, and the adapters belong to the
-// rest.
+// plainStarts are the values of init_lora_weights that leave the base's weights unchanged. Others
+// (pissa, olora, corda, loftq, lora_ga) subtract a part from them, and the adapters belong to the
+// remainder.
 var plainStarts = []string{"", "null", "true", "false", `"gaussian"`, `"eva"`, `"orthogonal"`}
 
-// notComputed are keys that change what is computed: they must be absent, null, false or
+// notComputed are keys of variants that are not implemented: each must be absent, null, false or
 // empty.
 var notComputed = []string{"use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern",
 	"layers_to_transform", "layer_replication", "lora_bias",
 	"target_parameters", "trainable_token_indices", "use_qalora", "use_bdlora",
 	"alora_invocation_tokens"}
 
-// task is peft's name of a kind.
+// task has peft's task_type for each kind.
 var task = map[Kind]string{LM: "CAUSAL_LM", Scorer: "SEQ_CLS"}
 
-// ReadAdapterConfig reads adapter_config.json of the folder dir, as peft writes it for
-// LoRA. What gad would compute wrongly is refused: other methods, trained biases, ranks
-// that differ by layer, layers left out.
+// ReadAdapterConfig reads adapter_config.json of the folder dir, as peft writes it for LoRA. It
+// refuses settings that are not implemented: other methods, trained biases, ranks that differ by
+// layer, a choice of layers by number.
 func ReadAdapterConfig(dir string) (AdapterConfig, error) {
 	root, err := folder.Open(dir)
 	if err != nil {
@@ -85,8 +85,8 @@ func ReadAdapterConfig(dir string) (AdapterConfig, error) {
 	return a, nil
 }
 
-// adapterNames are the names of the tensors of the adapters in dir; none where they cannot be read,
-// which is said when they are loaded.
+// adapterNames returns the names of the adapters' tensors in dir, nil if they cannot be read: the
+// error is reported when they are loaded.
 func adapterNames(dir string) []string {
 	f, err := safetensors.Open(filepath.Join(dir, adapterWeights))
 	if err != nil {
@@ -96,8 +96,8 @@ func adapterNames(dir string) []string {
 	return f.Names()
 }
 
-// adapted are the linear layers of which names has adapters.
-func adapted(names []string) (layers []string) {
+// adaptedLayers returns the linear layers that have an adapter among the tensors names.
+func adaptedLayers(names []string) (layers []string) {
 	for _, layer := range linearLayers {
 		if slices.ContainsFunc(names, func(n string) bool {
 			return strings.Contains(n, "."+layer+".lora_A.")
@@ -108,8 +108,8 @@ func adapted(names []string) (layers []string) {
 	return layers
 }
 
-// parseAdapterConfig reads adapter_config.json; names gives those of the adapters' tensors, which
-// tell the layers where target_modules is a pattern.
+// parseAdapterConfig reads adapter_config.json. names returns the names of the adapters' tensors,
+// from which it takes the adapted layers if target_modules is a pattern.
 func parseAdapterConfig(b []byte, names func() []string) (a AdapterConfig, err error) {
 	var p peftConfig
 	if err := json.Unmarshal(b, &p); err != nil {
@@ -165,7 +165,7 @@ func parseAdapterConfig(b []byte, names func() []string) (a AdapterConfig, err e
 		slices.Sort(list)
 		a.LoRA.Targets = strings.Join(slices.Compact(list), ",")
 	} else if a.LoRA.Targets != allLinear { // one string is a pattern: the tensors tell its layers
-		if layers := adapted(names()); len(layers) > 0 {
+		if layers := adaptedLayers(names()); len(layers) > 0 {
 			a.LoRA.Targets = strings.Join(layers, ",")
 		}
 	}
@@ -176,9 +176,9 @@ func parseAdapterConfig(b []byte, names func() []string) (a AdapterConfig, err e
 	return a, nil
 }
 
-// saveAdapter writes m's adapters, and a Scorer's head, as peft does: adapter_config.json
-// and adapter_model.safetensors. Both name the folder of the base and the digest of its
-// weights.
+// saveAdapter writes m's adapters, and a Scorer's head, as peft does: adapter_config.json and
+// adapter_model.safetensors. The first names the base's folder, the second has the digest of the
+// base's weights in its metadata.
 func (m *Model) saveAdapter(create func(name string) (io.WriteCloser, error)) error {
 	base, digest := m.base.dir, ""
 	if base != "" {
@@ -229,7 +229,7 @@ func (m *Model) saveAdapter(create func(name string) (io.WriteCloser, error)) er
 	return nil
 }
 
-// peftName is the name of a parameter of an adapted model in peft's file.
+// peftName returns the name in peft's file of a parameter of an adapted model.
 func peftName(p *compute.Param) string {
 	if p.Name == files.ScoreName {
 		return peftPrefix + files.ScoreName
@@ -237,9 +237,9 @@ func peftName(p *compute.Param) string {
 	return p.Name
 }
 
-// loadAdapter reads m's adapters, and a Scorer's head, from a folder of adapters of the
-// given kind. One that names a base of other weights is refused. A Scorer takes a language
-// model's adapters too, and keeps its new head.
+// loadAdapter reads m's adapters, and a Scorer's head, from the folder dir of adapters of the given
+// kind. It refuses adapters that were trained on a base with other weights. A Scorer also takes the
+// adapters of a language model, and keeps its new head.
 func (m *Model) loadAdapter(dir string, kind Kind) error {
 	if kind == Scorer && m.opt.Kind == LM {
 		return fmt.Errorf(
@@ -305,17 +305,18 @@ func (m *Model) loadAdapter(dir string, kind Kind) error {
 	return nil
 }
 
-// mergeElements limits the elements of a weight that are merged at a time, in whole rows; a
+// mergeElements bounds the elements of a weight that are merged at a time, in whole rows; a
 // variable for tests.
 var mergeElements = 1 << 22
 
-// adapterOf is the adapters' configuration of a folder that has adapters and no model.
+// adapterOf returns the adapters' configuration of dir; has is false if dir has a whole model, or
+// no adapters.
 func adapterOf(dir string) (a AdapterConfig, has bool, err error) {
 	if files.HasModel(dir) {
 		return a, false, nil
 	}
 	if _, err := os.Stat(filepath.Join(dir, AdapterConfigName)); err != nil {
-		return a, false, nil // what is wrong with the folder is said when it is read
+		return a, false, nil // reading the folder as a model reports what is wrong with it
 	}
 	a, err = ReadAdapterConfig(dir)
 	return a, true, err
@@ -327,8 +328,8 @@ func IsAdapter(dir string) bool {
 	return has
 }
 
-// baseDir is the folder or GGUF file of the base that the adapters in dir name: an absolute path,
-// or one from dir, or from the working directory.
+// baseDir returns the folder or GGUF file of the base that the adapters in dir name: an absolute
+// path, or a path relative to dir or to the working directory, in this order.
 func baseDir(dir string, a AdapterConfig) (string, error) {
 	if a.Base == "" {
 		return "", fmt.Errorf("model: %s: names no base (base_model_name_or_path): give the base with --model and this folder with --adapter", filepath.Join(dir, AdapterConfigName))
@@ -344,8 +345,8 @@ func baseDir(dir string, a AdapterConfig) (string, error) {
 	return "", fmt.Errorf("model: %s: the base %s is no folder here: fetch it, and give it with --model and this folder with --adapter", filepath.Join(dir, AdapterConfigName), a.Base)
 }
 
-// BaseDir is the folder or GGUF file that has the weights, configuration and tokenizer of the
-// model in dir: dir itself, or the base that its adapters name.
+// BaseDir returns the folder or GGUF file that has the weights, configuration and tokenizer of the
+// model in dir: dir itself, or the base of the adapters in it.
 func BaseDir(dir string) (string, error) {
 	a, has, err := adapterOf(dir)
 	if err != nil || !has {
@@ -354,8 +355,9 @@ func BaseDir(dir string) (string, error) {
 	return baseDir(dir, a)
 }
 
-// Digest is the SHA-256 of the weights that m was loaded from: of a GGUF file, or of a
-// folder's files' own digests in the order of their names. It is computed once.
+// Digest returns the SHA-256, in hexadecimal, of the weights that m was loaded from: of a GGUF
+// file, or of the list of a folder's files, sorted by name, with their digests. It is computed
+// once.
 func (m *Model) Digest() (string, error) {
 	if m.digest != "" {
 		return m.digest, nil
@@ -368,7 +370,8 @@ func (m *Model) Digest() (string, error) {
 	return sum, nil
 }
 
-// merge adds s B A of w's adapter to dst, which has the class and the values of w's weights.
+// merge adds s B A, the product of w's adapter, to dst, which has the class of w's weights and
+// their values. Without an adapter it adds nothing.
 func (m *Model) merge(dst compute.Tensor, w *compute.Param) error {
 	ad := m.adapters[w]
 	if ad == nil {
@@ -392,8 +395,8 @@ func (m *Model) merge(dst compute.Tensor, w *compute.Param) error {
 	return nil
 }
 
-// Merged is a frozen copy of m's base with the adapters added to its weights, in memory of its
-// own: sampling may read it faster. Training of m does not change it; Remerge does.
+// Merged returns a frozen copy of m's base with the adapters added to its weights, in memory of its
+// own, for faster sampling. Training of m does not change it; Remerge updates it.
 func (m *Model) Merged() (*Model, error) {
 	if m.base == nil {
 		return nil, fmt.Errorf("model: merge: no adapters: the model was not made by Adapt")
@@ -410,7 +413,7 @@ func (m *Model) Merged() (*Model, error) {
 	return out, nil
 }
 
-// Remerge writes m's weights, adapters added, into dst, which Merged made.
+// Remerge writes m's weights with the adapters added into dst, which Merged made.
 func (m *Model) Remerge(dst *Model) error {
 	for i, p := range dst.params {
 		if p.Name == files.ScoreName {
@@ -429,7 +432,7 @@ func (m *Model) Remerge(dst *Model) error {
 	return nil
 }
 
-// oneLine is a JSON value without line breaks.
+// oneLine returns a JSON value without line breaks.
 func oneLine(v json.RawMessage) string {
 	var b bytes.Buffer
 	if json.Compact(&b, v) != nil {

@@ -10,14 +10,14 @@ import (
 // cachedPrompt is a request whose prompt is in the cache, or is being computed.
 type cachedPrompt struct {
 	r      *Request
-	pages  []int32 // of the prompt; the last one may be partly filled
+	pages  []int32 // pages of the prompt; the last one may be partly filled
 	shared []*node // nodes of the prefix tree that own the first of pages
 	cached int     // tokens whose keys and values were in the cache
-	from   int     // the first token that was computed
-	// the next token to compute; all before are computed, or are in the running step
+	from   int     // position of the first token to compute
+	// position of the next token to compute; earlier ones are computed, or in the running step
 	at   int
 	echo []Token // for Request.Echo
-	// of the last token's output in Engine.promptH; -1 once all samples have started
+	// row of the last token's output in Engine.promptH; -1 once all samples have started
 	row     int
 	started int // samples started
 	left    int // samples not yet ended
@@ -27,7 +27,7 @@ type cachedPrompt struct {
 type promptChunk struct {
 	prompt *cachedPrompt
 	lo, hi int
-	slots  []int32 // in the cache, for their keys and values; -1 where these are cached already
+	slots  []int32 // slots of the cache for their keys and values; -1 if cached already
 }
 
 // admit computes prompts, starts samples and draws their first tokens.
@@ -68,12 +68,12 @@ func (e *Engine) admit() error {
 	return e.draw(e.started, e.firstH.Slice(0, len(e.started)*d))
 }
 
-// schedule chooses the chunks of prompts that the step computes and the samples that it
-// starts, in the order of the queue, until slots, pages, memory or EngineOptions.Admit run
-// out. Nothing is computed before the workspace for it is reserved.
+// schedule chooses the chunks of prompts that the step computes and the samples that it starts, in
+// the order of the queue, until slots, pages, memory or EngineOptions.Admit run out. It reserves
+// the workspace for all of them.
 func (e *Engine) schedule() error {
 	chunks, promptOnly, started := e.chunks[:0], e.promptOnly[:0], e.started[:0]
-	tokens, pack := 0, 0 // scheduled; of these, in the last pack
+	tokens, pack := 0, 0 // tokens scheduled, and those in the last pack
 	for len(e.queue) > 0 && len(e.live)+len(started)+len(promptOnly) < e.o.Slots {
 		r := e.queue[0]
 		own := pages.Own(len(r.Prompt), r.limit(), e.o.PageTokens)
@@ -125,7 +125,7 @@ func (e *Engine) schedule() error {
 	return nil
 }
 
-// room is when there will be workspace for the first request.
+// room tells when the workspace for the first request of the queue is available.
 type room int
 
 const (
@@ -134,21 +134,23 @@ const (
 	roomNever      // the request has failed, and is off the queue
 )
 
-// reserveFor reserves the workspace of scratch's arguments.
+// reserveFor reserves the workspace of a step that computes the next rest tokens of h (see
+// scratchFor). If memory is short and the request alone would not fit either, the request fails.
 func (e *Engine) reserveFor(h *cachedPrompt, before, rest, others int) (room, error) {
-	short, err := e.reserve(e.scratch(h, before, rest, others))
+	short, err := e.reserve(e.scratchFor(h, before, rest, others))
 	if err != nil || short == nil {
 		return roomNow, err
 	}
-	if h.r.Failed != nil { // alone it may have enough
-		if short, err = e.reserve(e.scratch(h, 0, rest, 0)); err != nil || short == nil {
+	if h.r.Failed != nil { // it may fit alone
+		if short, err = e.reserve(e.scratchFor(h, 0, rest, 0)); err != nil || short == nil {
 			return roomLater, err
 		}
 	}
 	return roomNever, e.fail(short)
 }
 
-// newSample is the next sample of a prompt, with own pages.
+// newSample returns the next sample of a prompt, with own free pages, whose number the caller has
+// checked.
 func (e *Engine) newSample(h *cachedPrompt, own int) *sample {
 	sm := &sample{}
 	if n := len(e.idle); n > 0 {
@@ -161,8 +163,9 @@ func (e *Engine) newSample(h *cachedPrompt, own int) *sample {
 	return sm
 }
 
-// startPrompt makes a request the head and takes the pages of its prompt. It returns false if
-// there are not enough pages for the prompt and for own pages of its first sample.
+// startPrompt makes r the head of the queue and takes the pages of its prompt, with all that the
+// cache has of it. It returns false if there are not enough pages for the prompt and for own pages
+// of its first sample.
 func (e *Engine) startPrompt(r *Request, own int) bool {
 	h, n, pt := &cachedPrompt{r: r, left: r.N}, len(r.Prompt), e.o.PageTokens
 	var part *node
@@ -208,7 +211,8 @@ func (e *Engine) startPrompt(r *Request, own int) bool {
 	return true
 }
 
-// takeChunk adds the next n tokens of a prompt to the running step.
+// takeChunk returns the next n tokens of a prompt as a chunk of the running step, and caches the
+// pages that it fills.
 func (e *Engine) takeChunk(h *cachedPrompt, n int) promptChunk {
 	s := promptChunk{prompt: h, lo: h.at, hi: h.at + n}
 	for pos := s.lo; pos < s.hi; pos++ {
@@ -224,8 +228,8 @@ func (e *Engine) takeChunk(h *cachedPrompt, n int) promptChunk {
 	return s
 }
 
-// fail ends the first request for lack of memory. None of its samples is decoded: each needs
-// less memory than the first.
+// fail ends the head of the queue for lack of memory, by its callback Failed; without one it
+// returns short. No sample of it is being decoded: each needs less memory than the first.
 func (e *Engine) fail(short error) error {
 	h := e.head
 	h.left -= h.r.N - h.started
@@ -240,8 +244,8 @@ func (e *Engine) fail(short error) error {
 }
 
 // prefill runs chunks of prompts through the model, in packs: it writes keys and values to the
-// cache, and the outputs of prompts' last tokens to promptH. The tokens before a chunk are in the
-// cache, or in an earlier chunk.
+// cache, and the outputs of prompts' last tokens to promptH. The tokens before a chunk must be in
+// the cache, or in an earlier chunk.
 func (e *Engine) prefill(chunks []promptChunk) error {
 	for len(chunks) > 0 {
 		n, rows := 1, len(chunks[0].slots)
@@ -257,7 +261,7 @@ func (e *Engine) prefill(chunks []promptChunk) error {
 	return nil
 }
 
-// prefillPack is one forward pass over chunks. Chunks at the start of prompts come first, and
+// prefillPack runs one forward pass over chunks. Chunks at the start of prompts come first, and
 // attend to themselves; each row of the others attends to the cache, as in decode.
 func (e *Engine) prefillPack(chunks []promptChunk) error {
 	m, d := e.m, e.m.cfg.Hidden
@@ -309,7 +313,7 @@ func (e *Engine) prefillPack(chunks []promptChunk) error {
 		n := len(ids)
 		if packed > 0 {
 			first := m.rows(b, n, 0, packed)
-			m.packed(i, &first, posN[:packed])
+			m.attendPack(i, &first, posN[:packed])
 			e.cache(i, &first, slots[:packed])
 		}
 		if packed < n {
@@ -331,7 +335,7 @@ func (e *Engine) prefillPack(chunks []promptChunk) error {
 	return nil
 }
 
-// rows is rows lo to hi-1, of n, of the tensors that attention reads and writes.
+// rows returns rows lo to hi-1, of n, of the tensors of b that attention reads and writes.
 func (m *Model) rows(b *block, n, lo, hi int) block {
 	part := func(t compute.Tensor) compute.Tensor {
 		if t.Absent() {
@@ -344,8 +348,8 @@ func (m *Model) rows(b *block, n, lo, hi int) block {
 		oNHE: part(b.oNHE), lseNH: part(b.lseNH)}
 }
 
-// echo ranks the tokens that follow those of a chunk, from their outputs hND, and calls
-// Request.Echo after the prompt's last chunk.
+// echo ranks the prompt's tokens behind each token of chunk s, from the chunk's outputs hND, and
+// calls Request.Echo after the prompt's last chunk.
 func (e *Engine) echo(s promptChunk, hND compute.Tensor) error {
 	h, r, pt, d := s.prompt, s.prompt.r, e.o.PageTokens, e.m.cfg.Hidden
 	if s.lo == h.from {

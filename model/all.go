@@ -6,7 +6,7 @@ import (
 	"gad/model/internal/sequence"
 )
 
-// AllLogProbs is LogProbs over any number of sequences, in packs of maxTokens tokens, divided
+// AllLogProbs returns LogProbs of any number of sequences, in packs of maxTokens tokens, divided
 // among the ranks. No bit of the result depends on the packs.
 func (m *Model) AllLogProbs(seqs []Seq, temperature float64,
 	maxTokens int) (logpST, entST [][]float32, err error) {
@@ -30,7 +30,7 @@ func (m *Model) AllLogProbs(seqs []Seq, temperature float64,
 	return logpST, entST, nil
 }
 
-// ownLogProbs is AllLogProbs on this rank alone.
+// ownLogProbs computes AllLogProbs on this rank alone.
 func (m *Model) ownLogProbs(seqs []Seq, temperature float64,
 	maxTokens int) (logpST, entST [][]float32, err error) {
 	logpST, entST = make([][]float32, len(seqs)), make([][]float32, len(seqs))
@@ -46,20 +46,22 @@ func (m *Model) ownLogProbs(seqs []Seq, temperature float64,
 	return logpST, entST, nil
 }
 
-// AllScores is Scores over any number of sequences, in packs of maxTokens tokens, divided
-// among the ranks.
+// AllScores returns Scores of any number of sequences, in packs of maxTokens tokens, divided among
+// the ranks.
 func (m *Model) AllScores(seqs []Seq, maxTokens int) (scoreS []float32, err error) {
 	rows, err := m.allScores(seqs, lastRows, maxTokens)
 	return slices.Concat(rows...), err
 }
 
-// AllTurnScores gives a Scorer's values at the end of each turn, [S][Seq.Turns], in packs of
+// AllTurnScores returns a Scorer's values at the end of each turn, [S][Seq.Turns], in packs of
 // maxTokens tokens, divided among the ranks. A sequence passes forward once for all its turns. A
-// turn's score does not depend on what follows it.
+// turn's score does not depend on the tokens behind it.
 func (m *Model) AllTurnScores(seqs []Seq, maxTokens int) (scoreSK [][]float32, err error) {
 	return m.allScores(seqs, turnRows, maxTokens)
 }
 
+// allScores returns a Scorer's values at the chosen rows, [S][scores of a sequence], divided among
+// the ranks.
 func (m *Model) allScores(seqs []Seq, which reads, maxTokens int) ([][]float32, error) {
 	if m.ranks.Size() == 1 || len(seqs) == 0 {
 		return m.ownScores(seqs, which, maxTokens)
@@ -69,7 +71,7 @@ func (m *Model) allScores(seqs []Seq, which reads, maxTokens int) ([][]float32, 
 	})
 }
 
-// ownScores is allScores on this rank alone.
+// ownScores computes allScores on this rank alone.
 func (m *Model) ownScores(seqs []Seq, which reads, maxTokens int) ([][]float32, error) {
 	scores := make([][]float32, len(seqs))
 	for _, pack := range sequence.Packs(seqs, maxTokens) {

@@ -88,7 +88,7 @@ func TestBranchingSequences(t *testing.T) {
 				tokens        int
 			}
 			pass := func(apart bool) (out result) {
-				lm.apart, scorer.apart = apart, apart
+				lm.unshared, scorer.unshared = apart, apart
 				tokens = 0
 				l, e, err := lm.LogProbs(seqs, 0.8)
 				must(t, err)

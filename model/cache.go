@@ -11,11 +11,12 @@ import (
 	"gad/model/internal/workspace"
 )
 
-// allocate takes the memory that the engine needs besides activations.
+// allocate takes the engine's memory except activations: the caches, and the outputs at prompts'
+// ends.
 func (e *Engine) allocate() error {
 	m, c := e.m, &e.m.cfg
 	spare := pages.Spare(m.be.DecodeMultiple(), e.o.PageTokens)
-	// one row of each prompt that starts in a step may be computed for its output alone
+	// a step may compute one row of each starting prompt for its output alone
 	if e.caching {
 		spare = max(spare, pages.Count(e.o.Slots+1, e.o.PageTokens))
 	}
@@ -40,7 +41,7 @@ func (e *Engine) allocate() error {
 	e.pass = func() { m.forward(e.acts, e.ids, e.pos, e.attend) }
 	e.promptH = m.ws.Get("outputs at prompts' ends [P,D]", compute.Narrow, (e.o.Slots+1)*c.Hidden)
 	e.firstH = m.ws.Get("outputs before first tokens [R,D]", compute.Narrow, e.o.Slots*c.Hidden)
-	for i := range e.o.Pages { // takePages takes from the end; a sample's pages are then neighbours
+	for i := range e.o.Pages { // takePages takes from the end, so a sample's pages are adjacent
 		e.free = append(e.free, int32(i))
 	}
 	for i := e.o.Slots; i >= 0; i-- {
@@ -49,8 +50,8 @@ func (e *Engine) allocate() error {
 	return m.ws.Take()
 }
 
-// takePages appends n free pages to p. If there are too few, cached pages that no sequence uses
-// are evicted, the least recently used first. The caller has checked freePages.
+// takePages appends n free pages to p. If there are too few, it evicts cached pages that no
+// sequence uses, the least recently used first. The caller must have checked freePages.
 func (e *Engine) takePages(p []int32, n int) []int32 {
 	for len(e.free) < n {
 		e.free = append(e.free, e.tree.remove(e.tree.idle.after))
@@ -61,12 +62,12 @@ func (e *Engine) takePages(p []int32, n int) []int32 {
 	return p
 }
 
-// slot is the index of a position in the cache.
+// slot returns the index in the cache of position pos of a sequence with the page table.
 func (e *Engine) slot(table []int32, pos int) int32 {
 	return table[pos/e.o.PageTokens]*int32(e.o.PageTokens) + int32(pos%e.o.PageTokens)
 }
 
-// copyPage copies the keys and values of the first n tokens of a page.
+// copyPage copies the keys and values of the first n tokens of page from to page to.
 func (e *Engine) copyPage(to, from int32, n int) {
 	w := e.m.cfg.KVHeads * e.m.cfg.HeadDim
 	src, dst := int(from)*e.o.PageTokens*w, int(to)*e.o.PageTokens*w
@@ -93,15 +94,15 @@ func (e *Engine) share(sm *sample) {
 	e.copyPage(sm.own[0], sm.prompt.pages[full], part)
 }
 
-// cache writes a layer's keys and values to the cache.
+// cache writes the keys and values of b to the cache of a layer, row i to slots[i].
 func (e *Engine) cache(layer int, b *block, slots []int32) {
 	w := e.m.cfg.KVHeads * e.m.cfg.HeadDim
 	e.m.be.CacheWrite(e.k[layer], b.kNKE, w, slots)
 	e.m.be.CacheWrite(e.v[layer], b.vNKE, w, slots)
 }
 
-// attendCache writes the rows' keys and values to the cache; each row attends to its positions
-// in e.pages.
+// attendCache writes the rows' keys and values to the cache of layer i; then each row attends to
+// its positions in e.pages.
 func (e *Engine) attendCache(i int, b *block, posN, slots []int32) {
 	l := e.m.spec.Layers[i]
 	be, shape := e.m.be, e.m.attnShape(l)
@@ -113,8 +114,8 @@ func (e *Engine) attendCache(i int, b *block, posN, slots []int32) {
 	be.AttentionDecode(b.oNHE, b.qNHE, e.k[i], e.v[i], shape, e.pages)
 }
 
-// endStarts frees what only samples that start need: the row of promptH, and the prompt's
-// partly filled last page.
+// endStarts frees the resources that a prompt needs only until all its samples have started: its
+// row of promptH, and its partly filled last page.
 func (e *Engine) endStarts(r *cachedPrompt) {
 	if r.row < 0 {
 		return
@@ -128,7 +129,7 @@ func (e *Engine) endStarts(r *cachedPrompt) {
 	}
 }
 
-// release frees a prompt's pages after its last sample.
+// release frees a prompt's pages after its last sample has ended.
 func (e *Engine) release(r *cachedPrompt) {
 	if r.left == 0 {
 		e.free = append(e.free, r.pages[len(r.shared):]...)
@@ -137,20 +138,20 @@ func (e *Engine) release(r *cachedPrompt) {
 	}
 }
 
-// drawnRD is a buffer that reserve takes, as logitsRV, so that a later call in the step finds it.
+// drawnRD names a buffer that reserve allocates, like logitsRV, for a later call in the step.
 const drawnRD = "outputs of one sampling [R,D]"
 
 // scratch is the size of a step's workspace.
 type scratch struct {
-	rows   int // tokens that pass through the model together
+	rows   int // tokens of the largest pass
 	ranked int // rows of logits
-	drawn  int // outputs of one sampling
+	drawn  int // rows of outputs that one call of sample gathers
 }
 
-// scratch is the workspace of a step that computes the next rest tokens of a prompt, in a pack
-// behind before other tokens, and that decodes others samples and, if these are the prompt's
-// last tokens, one sample of it.
-func (e *Engine) scratch(h *cachedPrompt, before, rest, others int) (s scratch) {
+// scratchFor returns the workspace of a step that computes the next rest tokens of h in one pack
+// with before other tokens, and decodes others samples, and one of h's if these are the prompt's
+// last tokens.
+func (e *Engine) scratchFor(h *cachedPrompt, before, rest, others int) (s scratch) {
 	r := h.r
 	s.rows = rest
 	if before+rest <= pages.Prefill {
@@ -170,8 +171,8 @@ func (e *Engine) scratch(h *cachedPrompt, before, rest, others int) (s scratch) 
 	return s
 }
 
-// reserve takes the workspace for a step. If there is not enough memory, short is the error, and
-// the engine still has the workspace that it had.
+// reserve allocates the workspace s of a step. If there is not enough memory, it returns the error
+// as short and leaves the engine with the workspace that it had.
 func (e *Engine) reserve(s scratch) (short, err error) {
 	all := scratch{max(s.rows, e.reserved.rows), max(s.ranked, e.reserved.ranked),
 		max(s.drawn, e.reserved.drawn)}
@@ -189,7 +190,7 @@ func (e *Engine) reserve(s scratch) (short, err error) {
 	return short, err
 }
 
-// take takes all of s, or nothing.
+// take allocates all of s, or nothing.
 func (e *Engine) take(s scratch) error {
 	return e.m.ws.Try(func() {
 		e.m.activations(s.rows, keepNothing)

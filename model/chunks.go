@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// thought is what a request in chunks has written in its earlier ones.
+// thought is the earlier chunks of a response.
 type thought struct {
 	question []int32
 	ids      []int32
@@ -13,40 +13,41 @@ type thought struct {
 	sample   int // number of the response among the first request's
 }
 
-// limit is how many tokens the request's present chunk may have, of a response of one chunk all.
+// limit returns the largest number of tokens of the request's current chunk; of a response without
+// chunks MaxNew.
 func (r *Request) limit() int {
 	if !r.Chunks.On() {
 		return r.MaxNew
 	}
-	return min(r.MaxNew, r.Chunks.Next(len(r.said.ids)))
+	return min(r.MaxNew, r.Chunks.Next(len(r.earlier.ids)))
 }
 
-// number is the response's number that callbacks have for sample s.
-func (r *Request) number(s int) int { return r.said.sample + s }
+// number returns the number of sample s for callbacks: of the response, not of its chunk.
+func (r *Request) number(s int) int { return r.earlier.sample + s }
 
-// whole is the response of which c is the last chunk.
+// whole returns the response whose last chunk is c.
 func (r *Request) whole(c Completion) Completion {
-	if len(r.said.ids) > 0 {
-		c.IDs, c.Logp = slices.Concat(r.said.ids, c.IDs), slices.Concat(r.said.logp, c.Logp)
+	if len(r.earlier.ids) > 0 {
+		c.IDs, c.Logp = slices.Concat(r.earlier.ids, c.IDs), slices.Concat(r.earlier.logp, c.Logp)
 	}
 	return c
 }
 
-// proceed queues the next chunk of sample s, if the thought may have one: c is its present one, and
-// not ended. It comes before requests of which nothing has started, so that a thought that has
-// begun ends before others begin.
+// proceed queues the next chunk of sample s behind c, which was cut at its limit, and reports
+// whether it did: false if chunks are off or the thought has reached its limit. The chunk precedes
+// all requests that have not started, so that started thoughts end before others start.
 func (e *Engine) proceed(r *Request, s int, c Completion) bool {
 	if !r.Chunks.On() || len(c.IDs) >= r.MaxNew {
 		return false
 	}
 	whole := r.whole(c)
 	next := *r
-	next.said = thought{question: r.said.question, ids: whole.IDs, logp: whole.Logp,
+	next.earlier = thought{question: r.earlier.question, ids: whole.IDs, logp: whole.Logp,
 		sample: r.number(s)}
-	if next.said.question == nil {
-		next.said.question = r.Prompt
+	if next.earlier.question == nil {
+		next.earlier.question = r.Prompt
 	}
-	next.Prompt = r.Chunks.Context(next.said.question, whole.IDs)
+	next.Prompt = r.Chunks.Context(next.earlier.question, whole.IDs)
 	next.N, next.Sample, next.Drawn = 1, r.Sample+s, r.Drawn+len(c.IDs)
 	next.MaxNew = r.MaxNew - len(c.IDs)
 	next.Echo, next.Found = nil, nil
@@ -58,7 +59,8 @@ func (e *Engine) proceed(r *Request, s int, c Completion) bool {
 	return true
 }
 
-// checkChunks refuses a request whose chunks, or whose only one, do not fit the engine.
+// checkChunks refuses a request whose first chunk, or whole response without chunks, does not fit
+// the engine.
 func (e *Engine) checkChunks(r *Request) error {
 	if err := r.Chunks.Check(); err != nil {
 		return err

@@ -21,8 +21,8 @@ import (
 // ErrNotFinite is wrapped by the error of a model with a NaN or an infinity.
 var ErrNotFinite = errors.New("not finite")
 
-// Config is a transformer's architecture. A literal Config describes a new
-// model; ReadConfig gives that of a folder.
+// Config is a transformer's architecture. A literal Config describes a new model; ReadConfig
+// returns the Config of a folder.
 type Config struct {
 	Architecture string       // family: a row of Families, such as "Qwen2" or "Llama"
 	Hidden       int          // D, width of the residual stream
@@ -35,13 +35,13 @@ type Config struct {
 	MaxPosition  int          // longest sequence
 	RMSEps       float64      // added to the mean square in RMSNorm
 	RopeTheta    float64      // base of the rotary frequencies
-	RopeScaling  *RopeScaling // nil: frequencies as they are
-	// base in the layers with a window, without RopeScaling; 0: as in the others
+	RopeScaling  *RopeScaling // nil: unscaled frequencies
+	// rotary base in the layers with a window, without RopeScaling; 0: RopeTheta
 	LocalTheta    float64
 	TieEmbeddings bool // the head is the embedding
 	QKVBias       bool // biases on the projections to q, k and v
 	QKNorm        bool // RMSNorm of q and k, before the rotation
-	// positions that a token sees in the layers of Sliding, its own included; 0: no window
+	// positions in the window of the layers of Sliding, the token's own included; 0: no window
 	Window  int
 	Sliding []bool // [Layers] layers with the window; nil: all, if Window > 0
 	NoRope  []bool // [Layers] layers that do not rotate q and k; nil: none
@@ -49,18 +49,19 @@ type Config struct {
 	// Factors of Granite, and AttnScale of Gemma. 0 is 1, and of AttnScale 1/sqrt(HeadDim).
 	AttnScale     float64 // on the product of query and key
 	EmbedScale    float64 // on the embedding's output
-	ResidualScale float64 // on what attention and the feed-forward layer add to the residual stream
+	ResidualScale float64 // on the outputs that are added to the residual stream
 	LogitDivisor  float64 // the logits of a language model are divided by it
 
-	DType     string  // of a folder's weights: "float32", "bfloat16" or "float16"
+	DType     string  // dtype of a folder's weights: "float32", "bfloat16" or "float16"
 	InitRange float64 // standard deviation of new weights; 0 is 0.02
 
-	raw map[string]json.RawMessage // config.json as read, so that unknown keys survive a save
+	raw map[string]json.RawMessage // config.json as read: a save keeps its unknown keys
 }
 
-// ofClasses is the class among architectures that says what the weights are: a language model, a
-// scorer, or the bare model, which folders saved without a head have. It is "" for other classes.
-func (c Config) ofClasses(classes []string) string {
+// knownClass returns the class among classes, the key architectures, that tells the kind of the
+// weights: the language model's, else the scorer's, else the bare model's, which folders saved
+// without a head name. It returns "" if there is none of them.
+func (c Config) knownClass(classes []string) string {
 	bare := strings.TrimSuffix(c.class(LM), "ForCausalLM") + "Model"
 	for _, known := range []string{c.class(LM), c.class(Scorer), bare} {
 		if slices.Contains(classes, known) {
@@ -70,8 +71,9 @@ func (c Config) ofClasses(classes []string) string {
 	return ""
 }
 
+// parseConfig reads a config.json and checks it. ReadConfig lists what it refuses.
 func parseConfig(b []byte) (Config, error) {
-	raw, err := object(b)
+	raw, err := parseObject(b)
 	if err != nil {
 		return Config{}, err
 	}
@@ -90,7 +92,7 @@ func parseConfig(b []byte) (Config, error) {
 	}
 	if a, ok := r.get("architectures"); ok {
 		var classes []string
-		if json.Unmarshal(a, &classes) != nil || c.ofClasses(classes) == "" {
+		if json.Unmarshal(a, &classes) != nil || c.knownClass(classes) == "" {
 			r.fail("key \"architectures\": %.200s: %w: expected [%q] or [%q]",
 				strings.Join(strings.Fields(string(a)), " "), ErrUnsupported, c.class(LM),
 				c.class(Scorer))
@@ -137,7 +139,7 @@ func parseConfig(b []byte) (Config, error) {
 	return c, nil
 }
 
-// factors reads the multipliers of a family that has some. One that is 1 stays 0.
+// factors reads the multipliers of families that have some. A multiplier of 1 is left 0.
 func (r *reader) factors(c *Config, fam architecture.Family) {
 	factor := func(key string) float64 {
 		x := r.float(key, 1)
@@ -167,7 +169,7 @@ func (r *reader) factors(c *Config, fam architecture.Family) {
 	}
 }
 
-// layers reads the settings by layer: windows, and rotation or none.
+// layers reads the settings that differ by layer: windows, and layers without rotation.
 func (r *reader) layers(c *Config, fam architecture.Family) {
 	var types []string
 	r.value("layer_types", "a list of strings", &types)
@@ -181,7 +183,7 @@ func (r *reader) layers(c *Config, fam architecture.Family) {
 	if n := len(types); n > 0 && n != c.Layers && mayslide {
 		r.fail("key \"layer_types\": %d layers: num_hidden_layers is %d", n, c.Layers)
 	}
-	window := func() int { // of layers that need one; the classes' default is 4096
+	window := func() int { // the window's length; the classes' default is 4096
 		n := r.int("sliding_window", 4096)
 		if n < 1 {
 			r.fail("key \"sliding_window\": %d: expected at least 1 position", n)
@@ -237,7 +239,7 @@ func (r *reader) layers(c *Config, fam architecture.Family) {
 	}
 }
 
-// noRope reads which layers do not rotate: those with 0 in no_rope_layers, or every
+// noRope reads the layers without rotation: those with 0 in no_rope_layers, or else every
 // no_rope_layer_interval-th.
 func (r *reader) noRope(c *Config) {
 	var rotates []int
@@ -258,9 +260,9 @@ func (r *reader) noRope(c *Config) {
 	}
 }
 
-// object is a JSON object by key; a key that comes twice is refused, since
-// encoding/json would take either for the truth.
-func object(b []byte) (map[string]json.RawMessage, error) {
+// parseObject returns the values of a JSON object by key. It refuses a key that appears twice, of
+// which encoding/json would silently take one.
+func parseObject(b []byte) (map[string]json.RawMessage, error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return nil, errors.New("not a JSON object")
@@ -290,25 +292,27 @@ func object(b []byte) (map[string]json.RawMessage, error) {
 	return m, nil
 }
 
-// reader decodes typed values of an object and remembers the first error. null
-// counts as absent, as in transformers.
+// reader decodes typed values of a JSON object and remembers the first error. null counts as
+// absent, as in transformers.
 type reader struct {
 	raw map[string]json.RawMessage
 	err error
 }
 
+// fail records an error, if it is the first.
 func (r *reader) fail(format string, args ...any) {
 	if r.err == nil {
 		r.err = fmt.Errorf(format, args...)
 	}
 }
 
+// get returns the value of key, and whether it is there and not null.
 func (r *reader) get(key string) (json.RawMessage, bool) {
 	v, ok := r.raw[key]
 	return v, ok && !bytes.Equal(v, []byte("null"))
 }
 
-// value decodes key into p; an absent key leaves it.
+// value decodes key into p; an absent key leaves p unchanged. want describes the type in errors.
 func (r *reader) value(key, want string, p any) {
 	if v, ok := r.get(key); ok && json.Unmarshal(v, p) != nil {
 		if len(v) > 40 {
@@ -318,7 +322,7 @@ func (r *reader) value(key, want string, p any) {
 	}
 }
 
-// int reads a whole number; def 0 makes the key required.
+// int returns a whole number, or def if the key is absent; def 0 makes the key required.
 func (r *reader) int(key string, def int) int {
 	if _, ok := r.get(key); !ok && def == 0 {
 		r.fail("key %q: is missing: this architecture needs it", key)
@@ -327,22 +331,25 @@ func (r *reader) int(key string, def int) int {
 	return def
 }
 
+// float returns a number, or def if the key is absent.
 func (r *reader) float(key string, def float64) float64 {
 	r.value(key, "a number", &def)
 	return def
 }
 
+// str returns a string, or def if the key is absent.
 func (r *reader) str(key, def string) string {
 	r.value(key, "a string", &def)
 	return def
 }
 
+// bool returns true or false, or def if the key is absent.
 func (r *reader) bool(key string, def bool) bool {
 	r.value(key, "true or false", &def)
 	return def
 }
 
-// refuse is the error of a setting that would be computed wrongly without it.
+// refuse fails on settings that change the computation and are not implemented.
 func (r *reader) refuse(arch string, fam architecture.Family) {
 	if v, ok := r.get("quantization_config"); ok {
 		r.fail("key \"quantization_config\": %.40s: %w: export the weights in bfloat16 or float32",
@@ -382,8 +389,8 @@ func (r *reader) refuse(arch string, fam architecture.Family) {
 	}
 }
 
-// Validate reports the first thing that is wrong with c. The bounds are far
-// above any model of these families and keep products of sizes within int64.
+// Validate returns an error about the first invalid field of c. The bounds are far above any model
+// of these families and keep products of sizes within int64.
 func (c Config) Validate() error {
 	if err := c.validate(); err != nil {
 		return fmt.Errorf("model: config: %w", err)
@@ -391,6 +398,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
+// validate checks c as Validate does, but its error lacks the prefix.
 func (c Config) validate() error {
 	fam, ok := architecture.Families[c.Architecture]
 	if !ok {
@@ -460,7 +468,7 @@ func (c Config) validate() error {
 	return nil
 }
 
-// validateLayers checks windows, layers without rotation and factors.
+// validateLayers checks windows, layers without rotation, and multipliers.
 func (c Config) validateLayers(fam architecture.Family) error {
 	windows := fam.Windows == architecture.EveryLayer || fam.Windows == architecture.LayerByType
 	if c.Window < 0 || c.Window > 1<<26 || c.Window > 0 && !windows ||
@@ -502,8 +510,8 @@ func (c Config) validateLayers(fam architecture.Family) error {
 	return nil
 }
 
-// Key decodes the value of a key of config.json that Config has no field for,
-// such as "eos_token_id", into p. It reports whether the key is there.
+// Key decodes into p the value of a key of config.json that Config has no field for, such as
+// "eos_token_id". It reports whether the key is there.
 func (c Config) Key(name string, p any) (bool, error) {
 	r := reader{raw: c.raw}
 	if _, ok := r.get(name); !ok {
@@ -516,7 +524,7 @@ func (c Config) Key(name string, p any) (bool, error) {
 	return true, nil
 }
 
-// With is c with a key of config.json that Config has no field for, such as
+// With returns c with a value for a key of config.json that Config has no field for, such as
 // "eos_token_id" or "pad_token_id"; Save writes it.
 func (c Config) With(name string, value any) (Config, error) {
 	b, err := json.Marshal(value)
@@ -531,8 +539,8 @@ func (c Config) With(name string, value any) (Config, error) {
 	return c, nil
 }
 
-// stale reports whether fields differ from raw: the configuration was not read from
-// a file, or has been changed since.
+// stale reports whether fields differ from raw: the configuration was not read from a file, or has
+// changed since.
 func (c Config) stale() bool {
 	b, err := json.Marshal(c.raw)
 	if err != nil {
@@ -543,8 +551,8 @@ func (c Config) stale() bool {
 	return err != nil || !reflect.DeepEqual(was, c)
 }
 
-// encode is config.json for a model of kind k with weights of dtype: what was
-// read, and over it what this package knows.
+// encode returns config.json for a model of kind k with weights of dtype: the keys as read, with
+// the keys that this package knows replaced if fields have changed.
 func (c Config) encode(k Kind, dtype string) ([]byte, error) {
 	out := map[string]any{}
 	for key, v := range c.raw {
@@ -590,7 +598,7 @@ func (c Config) encode(k Kind, dtype string) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// encodeFamily writes the keys that the families differ in.
+// encodeFamily writes the keys in which the families differ.
 func (c Config) encodeFamily(out map[string]any) {
 	fam := architecture.Families[c.Architecture]
 	out["model_type"] = fam.ModelType
@@ -651,7 +659,7 @@ func (c Config) encodeFamily(out map[string]any) {
 	}
 }
 
-// FirstLayers is the architecture of the first n of c's layers.
+// FirstLayers returns the architecture of the first n of c's layers.
 func (c Config) FirstLayers(n int) Config {
 	layers := make([]int, min(n, c.Layers))
 	for i := range layers {
@@ -660,7 +668,8 @@ func (c Config) FirstLayers(n int) Config {
 	return c.withLayers(layers)
 }
 
-// withLayers is the architecture of some of c's layers.
+// withLayers returns the architecture with only the given layers of c, renumbered. A window, or a
+// list of layers without rotation, goes if it applies to none of them.
 func (c Config) withLayers(layers []int) Config {
 	c.Layers = len(layers)
 	if c.Sliding != nil {
@@ -676,6 +685,7 @@ func (c Config) withLayers(layers []int) Config {
 	return c
 }
 
+// initRange returns InitRange, or its default.
 func (c Config) initRange() float64 {
 	if c.InitRange == 0 {
 		return 0.02
@@ -683,7 +693,7 @@ func (c Config) initRange() float64 {
 	return c.InitRange
 }
 
-// ParamCount is the number of parameters of a model of kind k; tied weights count once.
+// ParamCount returns the number of parameters of a model of kind k; tied weights count once.
 func (c Config) ParamCount(k Kind) int64 {
 	s := architecture.Families[c.Architecture].Spec
 	q, kv, d := int64(c.Heads*c.HeadDim), int64(c.KVHeads*c.HeadDim), int64(c.Hidden)
@@ -712,11 +722,10 @@ func (c Config) ParamCount(k Kind) int64 {
 	return n
 }
 
-// FLOPsPerToken is the floating-point operations of a forward pass for one token
-// that sees context positions, itself included: two per multiply-add of the
-// matrix products and of attention, nothing for the rest. head says whether
-// logits are computed for it. A backward pass costs twice as much, and
-// recomputation a forward pass more.
+// FLOPsPerToken returns the floating-point operations of a forward pass for one token that attends
+// to context positions, its own included: two per multiply-add of the matrix products and of
+// attention, none for the rest. head adds the token's logits. A backward pass costs twice as much,
+// and recomputation one forward pass more.
 func (c Config) FLOPsPerToken(context float64, head bool) float64 {
 	q, kv, d := float64(c.Heads*c.HeadDim), float64(c.KVHeads*c.HeadDim), float64(c.Hidden)
 	full, windowed := c.Layers, 0
@@ -733,10 +742,10 @@ func (c Config) FLOPsPerToken(context float64, head bool) float64 {
 	return f
 }
 
-// HeadFLOPs is the part of FLOPsPerToken that logits take.
+// HeadFLOPs returns the operations of one token's logits, a part of FLOPsPerToken.
 func (c Config) HeadFLOPs() float64 { return 2 * float64(c.Vocab) * float64(c.Hidden) }
 
-// Kind is what the folder that c was read from holds; LM for a new model.
+// Kind returns the kind of the model in the folder that c was read from; LM for a new model.
 func (c Config) Kind() Kind {
 	var classes []string
 	if json.Unmarshal(c.raw["architectures"], &classes) == nil && len(classes) == 1 &&
@@ -746,8 +755,8 @@ func (c Config) Kind() Kind {
 	return LM
 }
 
-// class is the class of transformers for a model of kind k. transformers has none for a scorer
-// of Granite; folders have the name that such a class would have.
+// class returns the class in transformers of a model of kind k. transformers has no class for a
+// scorer of Granite; such folders carry the name that it would have.
 func (c Config) class(k Kind) string {
 	if f := architecture.Families[c.Architecture]; k == Scorer && f.Scorer != "" {
 		return f.Scorer
@@ -755,7 +764,7 @@ func (c Config) class(k Kind) string {
 	return c.Architecture + architecture.ClassSuffix[k]
 }
 
-// spec describes a model of this architecture.
+// spec returns the computation of a model of this architecture and kind.
 func (c *Config) spec(k Kind) architecture.Spec {
 	s := architecture.Families[c.Architecture].Spec
 	s.Scale = or(c.AttnScale, 1/math.Sqrt(float64(c.HeadDim)))
@@ -786,7 +795,7 @@ func (c *Config) spec(k Kind) architecture.Spec {
 	return s
 }
 
-// or is x, or the other where x is 0.
+// or returns x, or other if x is 0.
 func or(x, other float64) float64 {
 	if x == 0 {
 		return other

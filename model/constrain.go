@@ -10,9 +10,9 @@ import (
 	"gad/model/internal/logits"
 )
 
-// constrain draws the tokens of samples whose request allows only some anew, from the logits of the
-// rows of h, into e.ids and e.logp. They are drawn in float64 by the same uniform numbers; the
-// filters of Sampling apply to what is allowed.
+// constrain draws again, into e.ids and e.logp, the tokens of samples whose request restricts them
+// (Request.Allowed), from the logits of the rows of h. It draws in float64 with the same uniform
+// number, and the filters of Sampling apply to the allowed tokens.
 func (e *Engine) constrain(samples []*sample, hRD compute.Tensor) error {
 	m, d, v := e.m, e.m.cfg.Hidden, e.m.cfg.Vocab
 	for i, sm := range samples {
@@ -46,9 +46,9 @@ func (e *Engine) constrain(samples []*sample, hRD compute.Tensor) error {
 	return nil
 }
 
-// redraw draws the tokens of samples anew that fell on ids without a token, into e.ids and
-// e.logp: among the tokens, by a uniform number of its own. The log-probability stays that of the
-// whole distribution, with the bits of the trainer's.
+// redraw draws again, into e.ids and e.logp, tokens that fell on ids without a token: among the ids
+// with one, with another uniform number. The log-probability is the whole distribution's, with the
+// bits of the training passes.
 func (e *Engine) redraw(samples []*sample, hRD compute.Tensor) error {
 	m, d, v := e.m, e.m.cfg.Hidden, e.m.cfg.Vocab
 	if m.tokens == nil {

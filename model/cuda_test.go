@@ -243,7 +243,7 @@ func TestCUDASharedPrompts(t *testing.T) {
 				m := narrowed(t, be, c, Options{Trainable: true, Seed: 5})
 				defer m.Close()
 				run := func(apart bool) (logp, grad [][]float32) {
-					m.apart = apart
+					m.unshared = apart
 					for _, p := range m.params {
 						be.Zero(p.G)
 					}
@@ -596,7 +596,8 @@ func momentBytes(m *Model, f Footprint, o AdamWConfig) int64 {
 	if o.Offload {
 		host = compute.Host
 	}
-	return needed(f, partNeeds(m.params, partsOf(m.params, 0, extent(m.params)), o.Moments8, host))
+	parts := partsOf(m.params, 0, extent(m.params))
+	return needBytes(f, partNeeds(m.params, parts, o.Moments8, host))
 }
 
 // Sampling: the tokens are the CPU's in float32; log-probabilities are those that

@@ -13,11 +13,11 @@ import (
 // sample is a response that is being decoded.
 type sample struct {
 	prompt *cachedPrompt
-	s      int     // its number among the request's
-	own    []int32 // pages after the prompt's full ones
-	table  []int32 // the prompt's full pages, then own
-	ids    []int32 // drawn so far
-	logp   []float32
+	s      int       // number among the request's samples
+	own    []int32   // pages after the prompt's full ones
+	table  []int32   // page table: the prompt's full pages, then own
+	ids    []int32   // tokens drawn so far
+	logp   []float32 // their log-probabilities
 }
 
 // decode runs the newest token of every live sample through the model and draws the next.
@@ -55,11 +55,11 @@ func (e *Engine) decode() error {
 	return e.draw(e.drawn, e.acts.hND.Slice(0, n*m.cfg.Hidden))
 }
 
-// attend is the attention of decode.
+// attend computes the attention of a decode step.
 func (e *Engine) attend(i int, b *block, posN []int32) { e.attendCache(i, b, posN, e.slots) }
 
-// draw samples the next token of each of samples from the rows of h. Samples that have not ended
-// are appended to e.live.
+// draw samples the next token of each of samples from the rows of h, calls the callbacks, and ends
+// finished samples. The others are appended to e.live.
 func (e *Engine) draw(samples []*sample, hRD compute.Tensor) error {
 	n := len(samples)
 	if err := e.sample(samples, hRD); err != nil {
@@ -107,8 +107,8 @@ func (e *Engine) draw(samples []*sample, hRD compute.Tensor) error {
 	return nil
 }
 
-// sample draws a token for each of samples from the rows of h, into e.ids and e.logp. Rows with
-// the same Sampling are drawn in one call.
+// sample draws a token for each of samples from the rows of h, into e.ids and e.logp, with one call
+// for all rows of the same Sampling.
 func (e *Engine) sample(samples []*sample, hRD compute.Tensor) error {
 	n, m := len(samples), e.m
 	e.groups, e.order = e.groups[:0], e.order[:0]
@@ -159,7 +159,8 @@ func (e *Engine) sample(samples []*sample, hRD compute.Tensor) error {
 	return nil
 }
 
-// rankDrawn sets e.ranked: the drawn tokens of samples whose request is Ranked.
+// rankDrawn sets e.ranked: the drawn tokens, ranked, of samples whose request is Ranked and has a
+// Token callback.
 func (e *Engine) rankDrawn(samples []*sample, hRD compute.Tensor) error {
 	e.ranked, e.order = e.ranked[:0], e.order[:0]
 	for i, sm := range samples {
@@ -184,7 +185,7 @@ func (e *Engine) rankDrawn(samples []*sample, hRD compute.Tensor) error {
 	return e.rank(e.ranked, func(at int) int { return samples[e.order[at]].prompt.r.Top }, hRD)
 }
 
-// dropGone removes requests whose Gone returns true.
+// dropGone removes requests whose Gone returns true, with their samples.
 func (e *Engine) dropGone() {
 	found := false
 	ask := func(r *Request) bool {
@@ -220,7 +221,7 @@ func (e *Engine) dropGone() {
 	})
 }
 
-// end frees the pages of a sample.
+// end frees the pages of a sample, or caches them.
 func (e *Engine) end(sm *sample) {
 	e.cacheAnswer(sm)
 	sm.prompt.left--

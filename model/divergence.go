@@ -9,23 +9,22 @@ import (
 	"gad/model/internal/logits"
 )
 
-// Divergence compares the distributions over the next token of two models p and q, at each
-// response token of one sequence. All figures are in nats, at temperature 1, summed over the
-// vocabulary in float64.
+// Divergence compares the distributions over the next token of two models p and q, at each response
+// token of one sequence. All values are in nats, at temperature 1, summed over the vocabulary in
+// float64.
 type Divergence struct {
 	LogP, LogQ []float64 // [T] log-probability of the sequence's token
 	PQ, QP     []float64 // [T] KL(p||q) = Σ_v p_v (log p_v - log q_v), and KL(q||p)
 }
 
-// LogitsBytes is the memory that Divergences takes for the logits of both models at most, on
-// device and host together, unless one row is more.
+// LogitsBytes bounds the bytes that Divergences needs for the logits of both models, on device and
+// host together; one row may exceed it.
 const LogitsBytes = 2 * 2 * 4 * logits.Elements
 
-// Divergences compares m, which is p, with q, token by token of the responses of seqs. Both
-// read the same ids. The sequences are one pack; no gradient is kept. If one of the models
-// has more rows of vocabulary, as padding that no token of their tokenizer has, both
-// distributions are conditioned on the tokens that both models have. An id that one of them
-// lacks is an error.
+// Divergences returns the comparison of m, which is p, with q for each sequence of seqs, token by
+// token of its responses. Both models read the same ids. The sequences are one pack; no gradient is
+// kept. If one model has more rows of vocabulary, such as padding, both distributions are
+// conditioned on the tokens that both models have. An id that one of them lacks is an error.
 //
 // Only a chunk of rows of logits is in memory at a time (logits.Rows).
 func (m *Model) Divergences(q *Model, seqs []Seq) ([]Divergence, error) {
@@ -79,9 +78,10 @@ func (m *Model) Divergences(q *Model, seqs []Seq) ([]Divergence, error) {
 	return out, nil
 }
 
-// hidden runs the backbone over a pack of seqs; m.pk and m.acts.hND have the result.
+// hidden runs the backbone over a pack of seqs, and leaves the pack in m.pk and its outputs in
+// m.acts.hND.
 func (m *Model) hidden(seqs []Seq) error {
-	if err := m.need(LM, false); err != nil {
+	if err := m.require(LM, false); err != nil {
 		return err
 	}
 	p, err := m.pack(seqs, trainedRows)
@@ -93,13 +93,13 @@ func (m *Model) hidden(seqs []Seq) error {
 		return err
 	}
 	if len(p.rows) > 0 {
-		m.forward(a, p.ids, p.pos, m.packed)
+		m.forward(a, p.ids, p.pos, m.attendPack)
 	}
 	return nil
 }
 
-// logits are those of the given rows of m.acts.hND, [rows, V] in into, which is grown. Rows
-// that follow each other are one product.
+// logits returns the logits [len(rows), V] of the given rows of m.acts.hND, in the memory of into,
+// which it grows. Consecutive rows are one product.
 func (m *Model) logits(into []float32, rows []int32) ([]float32, error) {
 	d, v := m.cfg.Hidden, m.cfg.Vocab
 	zRV := m.ws.Get(logitsRV, compute.Wide, len(rows)*v)
@@ -122,7 +122,7 @@ func (m *Model) logits(into []float32, rows []int32) ([]float32, error) {
 	return into, nil
 }
 
-// diverge is a row of Divergences: the log-probabilities of a token by the logits zp and
+// diverge returns a row of Divergences: the log-probabilities of token target by the logits zp and
 // zq, KL(p||q) and KL(q||p). With e_v = exp(z_v - max z) and s = Σ e_v,
 //
 //	KL(p||q) = Σ_v e_v(p) (zp_v - zq_v)/s(p) - lse(p) + lse(q)

@@ -12,9 +12,9 @@ import (
 
 // The engine decodes with continuous batching over a paged key/value cache. What it must hold:
 //
-//   - A response depends on weights, prompt, Sampling and the request's random keys alone, not
-//     on the other requests or on what was cached, where Backend.Alone holds. So prompts that
-//     are cached, copied or computed in chunks have the bits of one pass over the whole prompt.
+//   - Where Backend.Alone holds, a response depends on weights, prompt, Sampling and the request's
+//     random keys alone, not on other requests or on the cache's content. So prompts that are
+//     cached, copied or computed in chunks have the bits of one pass over the whole prompt.
 //   - A prompt passes through the model once, however many samples it has: they share its full
 //     pages, and each copies the last, partly filled page before it writes there (share).
 //   - A sample that has started can end: its pages are all taken when it starts (ownPages), and
@@ -32,6 +32,7 @@ import (
 //	decode.go    samples: decode, draw, end
 //	cache.go     pages and workspace
 //	prefix.go    the tree of cached pages
+//	constrain.go draws among allowed tokens
 //	rank.go      log-probabilities and top tokens under the model's own distribution
 //	chunks.go    responses in contexts of bounded length
 //	generate.go  Generate: all responses of a batch of prompts
@@ -40,31 +41,31 @@ import (
 // (forward with a hook for attention, packs, workspace, rotary tables, memory lent by gradients),
 // which a package of its own would have to export.
 
-// EngineOptions configure NewEngine.
+// EngineOptions are the settings of NewEngine.
 type EngineOptions struct {
-	Slots      int // samples that are decoded at the same time; 0 is 64
+	Slots      int // samples decoded at the same time; 0 is 64
 	PageTokens int // positions in a page of the key/value cache; 0 is 16
-	Pages      int // of the cache
-	Longest    int // tokens of a prompt and its response together at most
-	// Admit is the largest number of prompt tokens that pass through the model in one step,
-	// for which the samples that are decoded wait (chunked prefill); 0 is any number.
+	Pages      int // pages of the cache
+	Longest    int // most tokens of a prompt and its response together
+	// Admit is the largest number of prompt tokens that pass through the model in one step, while
+	// the samples being decoded wait (chunked prefill); 0 is any number.
 	Admit int
 	// Keep leaves keys and values of prompts and responses in unused pages, for later requests
-	// with the same prefix. It changes no bit, so it has no effect unless Backend.Alone.
+	// with the same prefix. It must change no bit, so it has no effect unless Backend.Alone.
 	Keep bool
 }
 
-// Request is a prompt and what is asked about it. Its fields must not change after Submit. The
-// token at index t of response s is drawn with the uniform number
+// Request asks for responses to a prompt, or for the ranks of its tokens. Its fields must not
+// change after Submit. The token at index t of response s is drawn with the uniform number
 // philox.Float64(Seed, Rollout, Step, Row<<16|(Sample+s), Drawn+t), as in Generate.
 type Request struct {
 	Prompt []int32
 	N      int // responses
 	Sample int // number of the first response among the row's
-	Drawn  int // tokens of the conversation drawn before: a later turn has draws of its own
-	// tokens of a response at most; 0 for a request that only asks about its prompt
+	Drawn  int // tokens of the conversation drawn earlier: a later turn has draws of its own
+	// most tokens of a response; 0 for a request that only asks about its prompt
 	MaxNew          int
-	Chunks          Chunks // on: a response is a thought in chunks, and MaxNew is the whole's
+	Chunks          Chunks // on: a response is a thought in chunks, of MaxNew tokens in all
 	Sampling        Sampling
 	EOS             []int32 // tokens that end a response
 	Seed, Step, Row uint64
@@ -74,38 +75,39 @@ type Request struct {
 	Ranked bool
 	Top    int
 
-	// Allowed says by id which tokens may follow those drawn of a sample; nil allows all. Such
-	// tokens are drawn apart, in float64: see constrain.
+	// Allowed returns, by id, which tokens may follow the drawn tokens of a sample; nil allows all.
+	// The draw is then repeated in float64: see constrain.
 	Allowed func(sample int, drawn []int32) []bool
 
 	// Callbacks, called by Step; each may be nil. They must not call the engine.
-	// first: the number of prompt tokens whose keys and values were cached
+	//
+	// Found is the first callback: the number of prompt tokens whose keys and values were cached.
 	Found func(tokens int)
-	// once: the prompt's tokens from the second on, ranked; read only
+	// Echo gets, once, the prompt's tokens from the second on, ranked; they are read only.
 	Echo func(tokens []Token)
-	// each token as it is drawn; false ends the response
+	// Token gets each token as it is drawn; false ends the response.
 	Token func(sample int, t Token) (more bool)
-	Done  func(sample int, c Completion) // each response as it ends
-	// asked in each step; true drops the request, without any further callback
+	Done  func(sample int, c Completion) // gets each response as it ends
+	// Gone is called in each step; true drops the request, without any further callback.
 	Gone func() bool
 	// Failed is called, as the last callback, if there is not enough memory for the prompt
 	// (ErrMemory). Before that, the request waits as long as memory may become free when others
 	// end. If Failed is nil, Step returns the error at once.
 	Failed func(err error)
 
-	index int     // among Generate's prompts
-	gone  bool    // Gone has returned true
-	said  thought // the earlier chunks
+	index   int     // of the prompt in Generate
+	gone    bool    // Gone has returned true
+	earlier thought // the chunks before this request's
 }
 
 // Token is a token of a sequence.
 type Token struct {
 	ID   int32
 	Logp float32 // as in Completion; if Request.Ranked, under the model's own distribution
-	// Rank is the place of the token among all by probability, of a ranked token: 1 is the most
-	// probable. Of equally probable tokens the lower id comes first.
+	// Rank is set if Request.Ranked or in Echo: the token's place among all by probability, 1 for
+	// the most probable. Of equally probable tokens the lower id comes first.
 	Rank int32
-	Top  []Choice // most probable first; of a ranked token
+	Top  []Choice // set with Rank: the most probable tokens, most probable first
 }
 
 // Choice is one of the most probable tokens at a position.
@@ -117,7 +119,7 @@ type Choice struct {
 const (
 	// DefaultSlots is the number of answers sampled at the same time unless settings say otherwise.
 	DefaultSlots = 64
-	mostSlots    = 512 // of Together: more rows hardly read the weights less often
+	mostSlots    = 512 // bound of Together: more rows hardly save reads of the weights
 	defaultPage  = 16
 	maxTop       = 1 << 10
 )
@@ -125,37 +127,37 @@ const (
 // Engine samples responses with continuous batching: requests may be submitted while others
 // are decoded.
 //
-// Its methods, and those of its model, are called from one goroutine. The weights may be
-// written while the engine is idle: all cached pages are then invalid and become free.
+// One goroutine calls its methods and its model's. The weights may be written while the engine is
+// idle: all cached pages are then invalid and become free.
 type Engine struct {
 	m        *Model
 	o        EngineOptions
 	progress func(tokens int) // called with the number of tokens drawn; may be nil
 
-	grads   *lender          // memory for the caches
+	grads   *lender          // lends the gradients' memory to the caches
 	starved bool             // a step has failed for lack of memory
 	k, v    []compute.Tensor // [layers] caches [pages*PageTokens, K*E]
 	promptH compute.Tensor   // [rows, D] outputs at prompts' last tokens
 	firstH  compute.Tensor   // [slots, D] outputs from which samples draw their first tokens
-	free    []int32          // pages
-	// the first page for keys and values that are not read again; others follow it
+	free    []int32          // free pages
+	// [1] the first of the pages for keys and values that nothing reads, at the cache's end
 	spare   []int32
-	freeRow []int // rows of promptH
+	freeRow []int // free rows of promptH
 
 	caching         bool     // EngineOptions.Keep, where the backend allows it
 	tree            prefixes // cached pages that later requests may share
 	freeLater       []int32  // pages to free after the running step, which writes to them
-	weights         uint64   // Model.written when the cached pages were computed
+	weights         uint64   // Model.writeCount when the cached pages were computed
 	reserved        scratch  // workspace that reserve has taken
-	steps           int
-	found, computed int // prompt tokens that were cached, and that were not
+	steps           int      // number of the running step
+	found, computed int      // prompt tokens found in the cache, and computed
 
 	queue []*Request
 	head  *cachedPrompt // of queue[0], once its first chunk is scheduled
-	live  []*sample
-	idle  []*sample // ended samples, whose slices are used again
+	live  []*sample     // being decoded
+	idle  []*sample     // ended, for reuse of their slices
 
-	// Buffers of the running step, used again in the next.
+	// Buffers of the running step, reused in the next.
 	acts            *acts
 	ids, pos, slots []int32
 	pages           compute.Pages
@@ -172,11 +174,11 @@ type Engine struct {
 	keys            map[int]string // Repeat's key by number of rows
 }
 
-// NewEngine makes an engine of a language model. Its caches are in the model's memory: until
-// Close no other engine, no Generate and no gradient may run on the model, or on one that
+// NewEngine returns an engine of a language model. Its caches are in the model's memory: until
+// Close no other engine, no Generate and no gradient may run on the model, or on a model that
 // shares its memory.
 func (m *Model) NewEngine(o EngineOptions) (*Engine, error) {
-	if err := m.need(LM, false); err != nil {
+	if err := m.require(LM, false); err != nil {
 		return nil, err
 	}
 	if o.Slots == 0 {
@@ -199,11 +201,11 @@ func (m *Model) NewEngine(o EngineOptions) (*Engine, error) {
 		return nil, fmt.Errorf("model: engine: %d pages: a sequence of %d tokens takes %d", o.Pages,
 			o.Longest, least)
 	}
-	e, err := m.engine(o)
+	e, err := m.newEngine(o)
 	if err != nil {
 		return nil, err
 	}
-	// Requests may differ in Sampling; those of Generate do not.
+	// Requests may differ in Sampling, unlike Generate's.
 	if short, err := e.reserve(scratch{drawn: o.Slots}); short != nil || err != nil {
 		e.starved = true
 		e.Close()
@@ -212,12 +214,13 @@ func (m *Model) NewEngine(o EngineOptions) (*Engine, error) {
 	return e, nil
 }
 
-// engine is NewEngine with options that have been checked.
-func (m *Model) engine(o EngineOptions) (*Engine, error) {
+// newEngine returns an engine with options that have been checked.
+func (m *Model) newEngine(o EngineOptions) (*Engine, error) {
 	if err := m.angles(o.Longest); err != nil {
 		return nil, err
 	}
-	e := &Engine{m: m, o: o, grads: m.lend(), caching: o.Keep && m.be.Alone(), weights: m.written()}
+	e := &Engine{m: m, o: o, grads: m.lend(), caching: o.Keep && m.be.Alone(),
+		weights: m.writeCount()}
 	e.tree.clear()
 	if err := e.allocate(); err != nil {
 		e.starved = errors.Is(err, ErrMemory)
@@ -227,9 +230,9 @@ func (m *Model) engine(o EngineOptions) (*Engine, error) {
 	return e, nil
 }
 
-// Close ends the engine, without any callback of requests that are not done. The memory stays
-// the model's, for the next engine, unless this one failed for lack of memory: a smaller
-// engine may then have enough.
+// Close ends the engine, without any callback of unfinished requests. The memory stays the model's,
+// for the next engine, unless this one failed for lack of memory: a smaller engine may then have
+// enough.
 func (e *Engine) Close() {
 	e.grads.back()
 	if e.starved {
@@ -238,7 +241,7 @@ func (e *Engine) Close() {
 	}
 }
 
-// Submit appends a request to the queue.
+// Submit checks a request and appends it to the queue.
 func (e *Engine) Submit(r *Request) error {
 	if r.N < 1 || r.N > 1<<16 || r.MaxNew < 0 || r.Top < 0 || r.Top > maxTop {
 		return fmt.Errorf("model: request: n %d, max new %d, top %d: expected n from 1 to 65536, top from 0 to %d and no negative number", r.N, r.MaxNew, r.Top, maxTop)
@@ -256,7 +259,8 @@ func (e *Engine) Submit(r *Request) error {
 	return nil
 }
 
-// checkPrompt refuses a prompt that cannot be answered in longest tokens, its own included.
+// checkPrompt refuses a prompt that is empty, has ids outside the vocabulary, or exceeds longest
+// tokens together with maxNew new ones.
 func (m *Model) checkPrompt(ids []int32, maxNew, longest int, row uint64) error {
 	if len(ids) == 0 {
 		return errors.New("empty: expected at least one token")
@@ -275,6 +279,7 @@ func (m *Model) checkPrompt(ids []int32, maxNew, longest int, row uint64) error 
 	return m.checkIDs(ids)
 }
 
+// checkFilters refuses sampling settings out of bounds.
 func checkFilters(s Sampling) error {
 	if !(s.Temperature >= 0 && s.Temperature <= math.MaxFloat32) || s.TopK < 0 ||
 		!(s.TopP >= 0 && s.TopP <= 1) || !(s.MinP >= 0 && s.MinP <= 1) {
@@ -284,11 +289,11 @@ func checkFilters(s Sampling) error {
 	return nil
 }
 
-// Idle reports whether no request is queued and no sample is decoded.
+// Idle reports whether no request is queued and no sample is being decoded.
 func (e *Engine) Idle() bool { return len(e.queue) == 0 && len(e.live) == 0 }
 
-// Load is the number of requests of which a sample has still to start, of samples that are
-// decoded, and of pages in use. Pages that are only cached for later requests are not counted.
+// Load returns the numbers of requests with samples still to start, of samples being decoded, and
+// of pages in use, without pages that are only cached for later requests.
 func (e *Engine) Load() (waiting, running, pages int) {
 	return len(e.queue), len(e.live), e.o.Pages - e.freePages()
 }
@@ -296,14 +301,14 @@ func (e *Engine) Load() (waiting, running, pages int) {
 var errChanged = errors.New("model: engine: the weights have changed while a request is under way: wait until the engine is idle")
 
 // Step starts samples as far as slots, pages and memory allow, and draws one token for every
-// sample; a sample that starts draws its first and its second. After an error the engine
-// cannot be used again.
+// sample; a sample that starts draws its first two. After an error the engine cannot be used again.
 func (e *Engine) Step() error {
 	err := e.step()
 	e.starved = e.starved || errors.Is(err, ErrMemory)
 	return err
 }
 
+// step does the work of Step, which notes a lack of memory.
 func (e *Engine) step() error {
 	e.steps++
 	if err := e.invalidate(); err != nil {
@@ -315,13 +320,12 @@ func (e *Engine) step() error {
 		return err
 	}
 	if len(e.live) == 0 {
-		return nil // what was admitted ended with its first token
+		return nil // all admitted samples ended with their first token
 	}
 	return e.decode()
 }
 
-// clearStep drops the running step's references, so that a request that has ended can be
-// collected.
+// clearStep drops the running step's references, so that finished requests can be collected.
 func (e *Engine) clearStep() {
 	clear(e.chunks)
 	clear(e.promptOnly)
@@ -333,6 +337,7 @@ func (e *Engine) popQueue() {
 	e.head, e.queue = nil, e.queue[1:]
 }
 
+// sync waits for the backend and returns its error.
 func (e *Engine) sync() error {
 	if err := e.m.be.Sync(); err != nil {
 		return fmt.Errorf("model: generate: %w", err)

@@ -17,8 +17,8 @@ import (
 
 // Load reads a model: a Hugging Face folder, a GGUF file, or a folder of LoRA adapters as peft
 // writes it (see ReadAdapterConfig). The base of adapters is the folder that they name, or o.Base,
-// a frozen language model that several share. With o.LoRA a whole model is the base of new
-// adapters, and adapters must have these settings.
+// a frozen language model that several share. With o.LoRA a whole model becomes the base of new
+// adapters, and adapters in dir must have the same settings.
 func Load(be Backend, dir string, o Options) (*Model, error) {
 	if be == nil {
 		return nil, errNoBackend
@@ -54,7 +54,7 @@ func Load(be Backend, dir string, o Options) (*Model, error) {
 		if base, err = loadFull(be, from, Options{Quant: quant}); err != nil {
 			return nil, err
 		}
-		defer base.Close() // what is made of it keeps its memory
+		defer base.Close() // adapted models keep its memory
 	}
 	if has {
 		o.LoRA = adapter.LoRA
@@ -79,12 +79,12 @@ func sameFolder(a, b string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(x, y)
 }
 
-// loadFull reads a whole model: config.json and model.safetensors, or shards with their index; or
-// a GGUF file, whose weights are widened as they are read. A Scorer comes from a
-// *ForSequenceClassification folder with one label, or from a *ForCausalLM folder, whose lm_head
-// is then left aside and whose score head is new (see Options.ScoreInit). Names and shapes of all
-// tensors are checked before memory is allocated; values must be finite. Config().DType is then
-// the type of the folder's tensors.
+// loadFull reads a whole model: config.json and model.safetensors, or shards with their index; or a
+// GGUF file, whose weights are widened as they are read. A Scorer comes from a
+// *ForSequenceClassification folder with one label, or from a *ForCausalLM folder: then lm_head is
+// ignored and the score head is new (see Options.ScoreInit). Names and shapes of all tensors are
+// checked before memory is allocated; values must be finite. Config().DType is then the dtype of
+// the folder's tensors.
 func loadFull(be Backend, dir string, o Options) (*Model, error) {
 	c, err := ReadConfig(dir)
 	if err != nil {
@@ -109,7 +109,7 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 		if err := checkLayers(o.Layers, c.Layers); err != nil {
 			return nil, fmt.Errorf("model: %s: %w", dir, err)
 		}
-		if c, err = c.keep(o.Layers); err != nil {
+		if c, err = c.keepLayers(o.Layers); err != nil {
 			return nil, fmt.Errorf("model: %s: %w", dir, err)
 		}
 	}
@@ -148,8 +148,8 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 	return m, nil
 }
 
-// checkTensors compares the folder's tensors with those of a model of kind from,
-// of which one of kind want is made, and returns their common dtype.
+// checkTensors compares the folder's tensors with the parameters of a model of kind from, to make a
+// model of kind want, and returns their common dtype.
 func checkTensors(f files.Tensors, c Config, from, want Kind) (string, error) {
 	expected := map[string]bool{}
 	var missing, wrong, unexpected []string
@@ -211,17 +211,17 @@ func checkTensors(f files.Tensors, c Config, from, want Kind) (string, error) {
 			files.EmbedName, dtype, ErrUnsupported)
 }
 
-// transfer is a tensor of a file and its destination.
+// transfer is a tensor of a file and its destination on the device.
 type transfer struct {
 	from *files.OnDisk
 	to   compute.Tensor
-	code bool // 8-bit codes of moments; never weights
+	code bool // 8-bit codes of moments, never weights
 }
 
 // upload widens tensors to float32 and writes them to their destinations, on all cores.
 func (m *Model) upload(list []transfer) error {
 	var (
-		mu   sync.Mutex // for Upload, on a backend whose memory is not the host's
+		mu   sync.Mutex // held in Upload, on a backend whose memory is not the host's
 		from []*files.OnDisk
 	)
 	for _, t := range list {
@@ -246,7 +246,7 @@ func (m *Model) upload(list []transfer) error {
 	})
 }
 
-// Weight is one weight of a model, to be read in parts.
+// Weight is one weight of a model, for reading in parts.
 type Weight struct {
 	Name  string // as in Hugging Face folders
 	Shape []int
@@ -255,10 +255,9 @@ type Weight struct {
 	Read func(dst []float32, lo int) error
 }
 
-// Weights are all weights of a language model, in a fixed order, tied ones once. Of a
-// model with adapters they are the base's with the adapters added, as Merged has them,
-// but one at a time: reading them in order takes the memory of the largest, no second
-// model.
+// Weights returns all weights of a language model, in a fixed order, tied ones once. For a model
+// with adapters they are the base's with the adapters added, as in Merged, but one at a time:
+// reading them in order takes the memory of the largest, no second model.
 func (m *Model) Weights() []Weight {
 	params := m.params
 	if m.base != nil {
@@ -266,7 +265,7 @@ func (m *Model) Weights() []Weight {
 	}
 	var (
 		list   []Weight
-		merged *compute.Param // whose sum is in sum
+		merged *compute.Param // the weight whose sum with its adapter is in sum
 		sum    compute.Tensor
 	)
 	for _, p := range params {
@@ -291,8 +290,8 @@ func (m *Model) Weights() []Weight {
 	return list
 }
 
-// read fills dst with t's elements from lo on. A value that is not finite is
-// ErrNotFinite: no sick weights leave the model.
+// read writes t's elements from lo on to dst. A value that is not finite is an ErrNotFinite, so
+// that broken weights are never saved.
 func (m *Model) read(name string, t compute.Tensor, dst []float32, lo int) error {
 	if m.narrowed {
 		return errNarrowed
@@ -301,11 +300,12 @@ func (m *Model) read(name string, t compute.Tensor, dst []float32, lo int) error
 	if err := m.be.Sync(); err != nil {
 		return err
 	}
-	return finite(name, dst, lo)
+	return checkFinite(name, dst, lo)
 }
 
-// finite wants finite values of a tensor's elements from lo on.
-func finite(name string, part []float32, lo int) error {
+// checkFinite returns an ErrNotFinite if part, a tensor's elements from lo on, has a NaN or an
+// infinity.
+func checkFinite(name string, part []float32, lo int) error {
 	for i, x := range part {
 		if x-x != 0 {
 			return fmt.Errorf(
@@ -316,7 +316,7 @@ func finite(name string, part []float32, lo int) error {
 	return nil
 }
 
-// source streams t into a file as elements of type dt.
+// source returns a tensor for a safetensors file that streams t as elements of type dt.
 func (m *Model) source(name string, shape []int, t compute.Tensor,
 	dt safetensors.DType) safetensors.Source {
 	return safetensors.Source{Name: name, DType: dt, Shape: shape, Write: func(w io.Writer) error {
@@ -336,12 +336,12 @@ func (m *Model) source(name string, shape []int, t compute.Tensor,
 
 // Save writes config.json and the weights as transformers loads them, through
 // create: model.safetensors, or shards of at most maxShard bytes (0: one file)
-// and their index. dtype is "float32", "bfloat16" or "float16"; "" gives each tensor the
-// type that it has in the folder that the model came from. Weights are rounded to the nearest, ties
-// to even. Tied weights are written once. The tokenizer's files are not written.
+// and their index. dtype is "float32", "bfloat16" or "float16"; "" keeps each tensor's dtype in the
+// folder that the model was loaded from. Weights are rounded to the nearest, ties to even. Tied
+// weights are written once. The tokenizer's files are not written.
 //
-// Of a model with adapters these alone are written, in float32, as peft writes them; what
-// Merged makes of it is written whole.
+// A model with adapters writes these alone, in float32, as peft writes them; Merged returns a model
+// that is written whole.
 func (m *Model) Save(create func(name string) (io.WriteCloser, error), dtype string,
 	maxShard int64) error {
 	if m.base != nil {
@@ -384,10 +384,11 @@ func (m *Model) Save(create func(name string) (io.WriteCloser, error), dtype str
 	return nil
 }
 
-// ReadConfig reads dir/config.json, a file like it, or a GGUF file's metadata. What gad does
-// not compute is refused by name: other model types, windows and activations that their
-// families do not have, rope types but "default", "linear", "llama3" and "yarn", biases on
-// other projections, soft-capped logits, quantized weights. Such errors wrap ErrUnsupported.
+// ReadConfig reads dir/config.json, a file like it, or a GGUF file's metadata; of a folder of
+// adapters, the base's. It refuses settings that are not implemented: other model types, windows
+// and activations that their families do not have, rope types other than "default", "linear",
+// "llama3" and "yarn", biases on other projections, soft-capped logits, quantized weights. Such
+// errors wrap ErrUnsupported.
 func ReadConfig(dir string) (Config, error) {
 	if a, has, err := adapterOf(dir); err != nil {
 		return Config{}, err
@@ -411,7 +412,7 @@ func ReadConfig(dir string) (Config, error) {
 		return Config{}, fmt.Errorf("model: %s: %w", name, err)
 	}
 	if c.DType == autoDType {
-		if f, err := files.PlaceOf(dir).Tensors(); err == nil { // else loading says what is wrong
+		if f, err := files.PlaceOf(dir).Tensors(); err == nil { // else loading reports the error
 			c.DType = storedDType(files.StripPrefix(f))
 			f.Close()
 		}
@@ -419,10 +420,10 @@ func ReadConfig(dir string) (Config, error) {
 	return c, nil
 }
 
-// autoDType is the dtype of a config.json that leaves it to the weights.
+// autoDType is the dtype of a config.json that defers to the weights.
 const autoDType = "auto"
 
-// storedDType is the dtype of the embedding in f; float32 where it has none.
+// storedDType returns the dtype of the embedding in f; float32 if f has none.
 func storedDType(f files.Tensors) string {
 	if t, ok := f.Tensor(files.EmbedName); ok {
 		for name, code := range files.DTypes {

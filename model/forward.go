@@ -13,7 +13,7 @@ func (m *Model) angles(n int) error {
 	if n <= m.angleN {
 		return nil
 	}
-	// Doubled, so that growing sequences do not build them at every step.
+	// Lengths double, so that growing sequences do not rebuild the tables at every step.
 	n = min(max(n, 2*m.angleN, 256), max(n, m.cfg.MaxPosition))
 	m.freeAngles()
 	size := n * m.cfg.HeadDim
@@ -29,6 +29,7 @@ func (m *Model) angles(n int) error {
 	return nil
 }
 
+// freeAngles frees the rotary tables.
 func (m *Model) freeAngles() {
 	if m.angleN > 0 {
 		m.be.Free(m.angle)
@@ -36,13 +37,13 @@ func (m *Model) freeAngles() {
 	m.angle, m.angleN = compute.Tensor{}, 0
 }
 
-// table is the rotary table of a layer that has one.
+// table returns the rotary table of layer l, which must have rotary positions.
 func (m *Model) table(l architecture.Layer) compute.Tensor {
 	size := m.angleN * m.cfg.HeadDim
 	return m.angle.Slice(l.Rope*size, (l.Rope+1)*size)
 }
 
-// block is the tensors of one block's forward pass that its backward pass reads.
+// block has the tensors of one block's forward pass that its backward pass reads.
 type block struct {
 	xND          compute.Tensor // the block's input
 	rstd1N       compute.Tensor
@@ -50,7 +51,7 @@ type block struct {
 	rstdqNH      compute.Tensor
 	rstdkNK      compute.Tensor
 	qNHE, kNKE   compute.Tensor // rotated
-	qkNHE        compute.Tensor // q and k as one tensor, where they are adjacent columns
+	qkNHE        compute.Tensor // q and k as one tensor; absent unless they are adjacent columns
 	vNKE         compute.Tensor
 	oNHE, lseNH  compute.Tensor
 	added1       added
@@ -60,30 +61,30 @@ type block struct {
 	added2       added
 }
 
-// added is a linear layer's output, before it is added to the residual stream, and its norm's
-// rstd; absent without a norm.
+// added has a linear layer's output before its norm, and that norm's rstd; absent without a norm
+// between the layer and the residual stream.
 type added struct{ tND, rstdN compute.Tensor }
 
-// acts is the activations of a pass over N tokens.
+// acts has the activations of a pass over N tokens.
 type acts struct {
 	n      int
-	blocks []block // one a layer when kept; else one for all
-	// [L+1] inputs of the blocks, and the last one's output; one for all in inference
+	blocks []block // one a layer with keepBlocks, else one for all
+	// [L+1] inputs of the blocks, and the last one's output; in inference one for all
 	xs    []compute.Tensor
 	hND   compute.Tensor // scratch: a norm's output, the final one's at the end
 	actNF compute.Tensor // scratch: SwiGLU's output
-	rstdN compute.Tensor // of the final norm
-	lowNR compute.Tensor // scratch: what an adapter's A puts out
+	rstdN compute.Tensor // rstd of the final norm
+	lowNR compute.Tensor // scratch: the output of an adapter's A
 
-	ps []compute.Projection // of the running operation
+	ps []compute.Projection // projections of the running operation
 
 	// Gradients, in training only.
 	dxND, dhND, dqNHE, dkNKE, dqkNHE, dvNKE, doNHE, dgNF, duNF, dlowNR compute.Tensor
-	// before the q/k norm; dq and dk themselves without one
+	// gradients before the q/k norm; without one the same tensors as dq and dk
 	dqrNHE, dkrNKE compute.Tensor
 }
 
-// The activations that a pass keeps for its backward pass.
+// keep selects the activations that a forward pass keeps for its backward pass.
 type keep int
 
 const (
@@ -92,16 +93,15 @@ const (
 	keepBlocks              // training
 )
 
-// activations lays out the activations of n tokens in the workspace, in place of the previous
-// pass's.
+// activations lays out the activations of n tokens in the workspace, over the previous pass's.
 func (m *Model) activations(n int, k keep) *acts {
 	actLayout{&m.cfg, n, m.be.Joined(), m.ws.In}.acts(&m.acts, k, m.opt.LoRA.Rank)
 	return &m.acts
 }
 
-// actLayout lays out the activations of n tokens. If joined, the outputs of q, k and v, and of
-// gate and up, are columns of one matrix (compute.Footprint). get is Workspace.In, or counts the
-// elements if only the size is needed.
+// actLayout lays out the activations of n tokens. If joined, the outputs of q, k and v, and of gate
+// and up, are columns of one matrix (compute.Footprint). get is Workspace.In, or a function that
+// only counts elements.
 type actLayout struct {
 	c      *Config
 	n      int
@@ -109,22 +109,24 @@ type actLayout struct {
 	get    func(what workspace.Purpose, c compute.Class, n int) compute.Tensor
 }
 
+// wide returns a float32 tensor [n, width].
 func (l *actLayout) wide(layer int, what string, width int) compute.Tensor {
 	return l.get(workspace.Purpose{Layer: layer, What: what}, compute.Wide, l.n*width)
 }
 
+// narrow returns a tensor [n, width] in the backend's precision.
 func (l *actLayout) narrow(layer int, what string, width int) compute.Tensor {
 	return l.get(workspace.Purpose{Layer: layer, What: what}, compute.Narrow, l.n*width)
 }
 
-// columns are adjacent matrices of these widths in a tensor.
+// columns splits a tensor [n, sum of widths] into adjacent matrices of these widths.
 func (l *actLayout) columns(in compute.Tensor, widths ...int) (ts [3]compute.Tensor) {
 	width, at := 0, 0
 	for _, w := range widths {
 		width += w
 	}
 	for i, w := range widths {
-		if !in.Absent() { // absent if only the size is needed, or after a failure
+		if !in.Absent() { // absent if elements are only counted, or after a failure
 			ts[i] = in.Slice(0, l.n*width).Columns(width, at, at+w)
 		}
 		at += w
@@ -132,9 +134,9 @@ func (l *actLayout) columns(in compute.Tensor, widths ...int) (ts [3]compute.Ten
 	return ts
 }
 
-// acts lays out the activations in a, of a pass that keeps k, with adapters of the given rank
-// (0: none). Outputs of norms and of SwiGLU are not kept but computed again in the backward
-// pass: that takes no matrix product, and they are a third of the memory.
+// acts lays out, in a, the activations of a pass that keeps k, with adapters of the given rank (0:
+// none). Outputs of norms and of SwiGLU are never kept: the backward pass recomputes them, which
+// takes no matrix product, and they are a third of the memory.
 func (l actLayout) acts(a *acts, k keep, rank int) {
 	*a = acts{n: l.n, xs: a.xs[:0], blocks: a.blocks[:0], ps: a.ps[:0]}
 	inputs, blocks := 1, 1
@@ -169,12 +171,13 @@ func (l actLayout) acts(a *acts, k keep, rank int) {
 	}
 }
 
-// widths are those of queries, and of keys or values.
+// widths returns the widths of the queries, and of the keys or the values.
 func (l *actLayout) widths() (q, k int) {
 	return l.c.Heads * l.c.HeadDim, l.c.KVHeads * l.c.HeadDim
 }
 
-// block is the activations of block i, but for the residual stream after attention.
+// block returns the activations of block i without its input and the residual stream after
+// attention.
 func (l *actLayout) block(i int) block {
 	d, h, kv, f := l.c.Hidden, l.c.Heads, l.c.KVHeads, l.c.FFN
 	q, kk := l.widths()
@@ -190,7 +193,7 @@ func (l *actLayout) block(i int) block {
 		lseNH:  l.wide(i, "attention sums [N,H]", h),
 		rstd2N: l.wide(i, "second norm [N]", norms),
 	}
-	var qkv [3]compute.Tensor // outputs of the products
+	var qkv [3]compute.Tensor // outputs of the three projections
 	if l.joined {
 		both := l.narrow(i, "queries, keys and values [N,H+2K,E]", q+2*kk)
 		if qkv = l.columns(both, q, kk, kk); !qkNorm {
@@ -226,7 +229,7 @@ func (l *actLayout) block(i int) block {
 	return b
 }
 
-// gradients are the gradients of activations, one block's for all.
+// gradients lays out the gradients of activations, one block's for all blocks.
 func (l *actLayout) gradients(a *acts) {
 	d, f := l.c.Hidden, l.c.FFN
 	q, kk := l.widths()
@@ -262,7 +265,7 @@ func (l *actLayout) gradients(a *acts) {
 	a.dgNF, a.duNF = dgu[0], dgu[1]
 }
 
-// block is the memory for layer i, with the input that belongs to it.
+// block returns the memory of layer i, with the layer's input.
 func (a *acts) block(i int) *block {
 	b := &a.blocks[min(i, len(a.blocks)-1)]
 	b.xND = a.xs[min(i, len(a.xs)-1)]
@@ -272,18 +275,18 @@ func (a *acts) block(i int) *block {
 	return b
 }
 
-// inPlace reports whether the residual stream is one tensor, updated in place: inference.
+// inPlace reports whether the residual stream is one tensor, updated in place, as in inference.
 func (a *acts) inPlace() bool { return len(a.xs) == 1 }
 
-// out is the output of layer i.
-func (a *acts) out(i int) compute.Tensor { return a.xs[min(i+1, len(a.xs)-1)] }
+// output returns the output of layer i.
+func (a *acts) output(i int) compute.Tensor { return a.xs[min(i+1, len(a.xs)-1)] }
 
-// attend is the attention of one block. It reads q, k and v of b, with q and k not yet rotated,
-// and writes o, and for a gradient lse and the rotated q and k.
+// attend computes the attention of one block. It reads q, k and v of b, with q and k not yet
+// rotated, and writes o, and for a gradient lse and the rotated q and k.
 type attend func(layer int, b *block, posN []int32)
 
-// rotate is Rope of queries and keys, or its inverse, in a layer with rotary positions; one call
-// for both where they are one tensor.
+// rotate applies Rope, or its inverse, to queries and keys if layer l has rotary positions: in one
+// call if qkNHE, both as one tensor, is present.
 func (m *Model) rotate(l architecture.Layer, qNHE, kNKE, qkNHE compute.Tensor, posN []int32,
 	inverse bool) {
 	c := &m.cfg
@@ -299,13 +302,14 @@ func (m *Model) rotate(l architecture.Layer, qNHE, kNKE, qkNHE compute.Tensor, p
 	m.be.Rope(kNKE, c.KVHeads, c.HeadDim, posN, table, inverse)
 }
 
+// attnShape returns the attention shape of layer l.
 func (m *Model) attnShape(l architecture.Layer) compute.AttnShape {
 	return compute.AttnShape{H: m.cfg.Heads, K: m.cfg.KVHeads, E: m.cfg.HeadDim,
 		Scale: m.spec.Scale, Window: l.Window}
 }
 
-// normed makes h = norm(x), or x where there is no norm.
-func (m *Model) normed(hND, rstdN, xND compute.Tensor, norm *compute.Param) {
+// rmsNorm writes h = norm(x), or h = x if norm is nil.
+func (m *Model) rmsNorm(hND, rstdN, xND compute.Tensor, norm *compute.Param) {
 	if norm == nil {
 		m.be.Copy(hND, xND)
 		return
@@ -313,8 +317,8 @@ func (m *Model) normed(hND, rstdN, xND compute.Tensor, norm *compute.Param) {
 	m.be.RMSNorm(hND, rstdN, xND, norm, m.cfg.RMSEps)
 }
 
-// normedGrad adds the gradient of normed to dx.
-func (m *Model) normedGrad(dxND compute.Tensor, norm *compute.Param, dhND, xND,
+// rmsNormGrad adds the gradient of rmsNorm to dx.
+func (m *Model) rmsNormGrad(dxND compute.Tensor, norm *compute.Param, dhND, xND,
 	rstdN compute.Tensor) {
 	if norm == nil {
 		m.be.Add(dxND, dhND)
@@ -323,7 +327,7 @@ func (m *Model) normedGrad(dxND compute.Tensor, norm *compute.Param, dhND, xND,
 	m.be.RMSNormGrad(dxND, norm, dhND, xND, rstdN, true)
 }
 
-// activate is the gated activation, and activateGrad its gradient.
+// activate writes y, the gated activation: act(gate) * up.
 func (m *Model) activate(yNF, gateNF, upNF compute.Tensor) {
 	switch m.spec.Act {
 	case architecture.SiLU:
@@ -333,6 +337,7 @@ func (m *Model) activate(yNF, gateNF, upNF compute.Tensor) {
 	}
 }
 
+// activateGrad writes the gradients of gate and up, given dy, and y again if yNF is present.
 func (m *Model) activateGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	switch m.spec.Act {
 	case architecture.SiLU:
@@ -342,15 +347,15 @@ func (m *Model) activateGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Ten
 	}
 }
 
-// scale multiplies t by a factor of spec, in most families 1.
+// scale multiplies t by s, which is 1 in most families.
 func (m *Model) scale(t compute.Tensor, s float64) {
 	if s != 1 {
 		m.be.Scale(t, s)
 	}
 }
 
-// add is y = r + residual * post(x wᵀ), the end of attention and of the feed-forward layer.
-// hND is scratch where spec is not plain.
+// add writes y = r + residual * post(x wᵀ), the end of attention and of the feed-forward layer. hND
+// is scratch unless spec is Plain.
 func (m *Model) add(y, r, x compute.Tensor, w, post *compute.Param, keep added,
 	hND compute.Tensor) {
 	if m.spec.Plain() {
@@ -365,7 +370,7 @@ func (m *Model) add(y, r, x compute.Tensor, w, post *compute.Param, keep added,
 	m.be.Add(y, hND)
 }
 
-// product is h = post(x wᵀ).
+// product writes h = post(x wᵀ), and keeps the norm's input in keep; post may be nil.
 func (m *Model) product(hND, x compute.Tensor, w, post *compute.Param, keep added) {
 	if post == nil {
 		m.linear(hND, x, w)
@@ -375,8 +380,8 @@ func (m *Model) product(hND, x compute.Tensor, w, post *compute.Param, keep adde
 	m.be.RMSNorm(hND, keep.rstdN, keep.tND, post, m.cfg.RMSEps)
 }
 
-// addGrad is the gradient of the linear layer's output in add, from that of y in a.dxND:
-// that itself, or in a.dhND.
+// addGrad returns the gradient of the linear layer's output in add, given the gradient of y in
+// a.dxND. The result is a.dxND itself if spec is Plain, else a.dhND.
 func (m *Model) addGrad(a *acts, post *compute.Param, keep added) compute.Tensor {
 	if m.spec.Plain() {
 		return a.dxND
@@ -389,11 +394,11 @@ func (m *Model) addGrad(a *acts, post *compute.Param, keep added) compute.Tensor
 	return a.dhND
 }
 
-// inner is block i up to gate and up. The caller continues with the activation and the down
+// inner runs block i up to gate and up. The caller continues with the activation and the down
 // projection, which a recomputation does not need.
 func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 	be, eps, p, b := m.be, m.cfg.RMSEps, &m.blocks[i], a.block(i)
-	m.normed(a.hND, b.rstd1N, b.xND, p.norm1)
+	m.rmsNorm(a.hND, b.rstd1N, b.xND, p.norm1)
 	qr, kr := b.qNHE, b.kNKE
 	if p.qn != nil {
 		qr, kr = b.qrNHE, b.krNKE
@@ -408,13 +413,13 @@ func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 	}
 	att(i, b, posN)
 	m.add(b.x2ND, b.xND, b.oNHE, p.wo, p.post1, b.added1, a.hND)
-	m.normed(a.hND, b.rstd2N, b.x2ND, p.norm2)
+	m.rmsNorm(a.hND, b.rstd2N, b.x2ND, p.norm2)
 	a.ps = append(a.ps[:0], compute.Projection{Y: b.gateNF, W: p.gate},
 		compute.Projection{Y: b.upNF, W: p.up})
 	m.linears(a.ps, a.hND)
 }
 
-// forward runs the backbone. The head's input is then in a.hND.
+// forward runs the backbone. It leaves the head's input in a.hND.
 func (m *Model) forward(a *acts, ids, posN []int32, att attend) {
 	be := m.be
 	be.Embed(a.xs[0], m.embed, ids)
@@ -423,38 +428,39 @@ func (m *Model) forward(a *acts, ids, posN []int32, att attend) {
 		p, b := &m.blocks[i], a.block(i)
 		m.inner(i, a, posN, att)
 		m.activate(a.actNF, b.gateNF, b.upNF)
-		m.add(a.out(i), b.x2ND, a.actNF, p.down, p.post2, b.added2, a.hND)
-		m.passed(1)
+		m.add(a.output(i), b.x2ND, a.actNF, p.down, p.post2, b.added2, a.hND)
+		m.reportProgress(1)
 	}
-	be.RMSNorm(a.hND, a.rstdN, a.out(len(m.blocks)-1), m.norm, m.cfg.RMSEps)
+	be.RMSNorm(a.hND, a.rstdN, a.output(len(m.blocks)-1), m.norm, m.cfg.RMSEps)
 	m.scale(a.hND, m.spec.Final)
 }
 
-// backward reads the gradient of the head's input from a.dhND and adds to the gradients of all
-// parameters below the head.
+// backward reads the gradient of the head's input from a.dhND, which it overwrites, and adds to the
+// gradients of all parameters below the head. a, ids, posN and att are those of the forward pass,
+// which must have kept activations.
 func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att attend) {
 	be := m.be
 	m.scale(a.dhND, m.spec.Final)
-	be.RMSNormGrad(a.dxND, m.norm, a.dhND, a.out(len(m.blocks)-1), a.rstdN, false)
+	be.RMSNormGrad(a.dxND, m.norm, a.dhND, a.output(len(m.blocks)-1), a.rstdN, false)
 	for i := len(m.blocks) - 1; i >= 0; i-- {
 		p, b, l := &m.blocks[i], a.block(i), m.spec.Layers[i]
-		// the shared memory has the activations of the block above
+		// recompute: the shared memory still has the activations of the block above
 		if len(a.blocks) == 1 && i < len(m.blocks)-1 {
 			m.inner(i, a, posN, att)
 			if p.post2 != nil {
 				m.activate(a.actNF, b.gateNF, b.upNF)
 				m.product(a.hND, a.actNF, p.down, p.post2, b.added2)
-				m.normed(a.hND, b.rstd2N, b.x2ND, p.norm2)
+				m.rmsNorm(a.hND, b.rstd2N, b.x2ND, p.norm2)
 			}
 		} else {
-			m.normed(a.hND, b.rstd2N, b.x2ND, p.norm2)
+			m.rmsNorm(a.hND, b.rstd2N, b.x2ND, p.norm2)
 		}
 
 		// y = x2 + residual * post2(down(act(gate(h)) * up(h))), h = norm2(x2)
 		dy, act := m.addGrad(a, p.post2, b.added2), compute.Tensor{}
 		if m.trains(p.down) {
 			act = a.actNF
-			// two products read it, and each would round it
+			// two products read dy, and each would round it
 			if dy == a.dxND && be.Element(compute.Narrow) < be.Element(compute.Wide) {
 				dy = a.dhND
 				be.Copy(dy, a.dxND)
@@ -468,7 +474,7 @@ func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att atte
 		a.ps = append(a.ps[:0], compute.Projection{Y: a.dgNF, W: p.gate},
 			compute.Projection{Y: a.duNF, W: p.up})
 		m.linearsGrad(a.dhND, a.ps, a.hND)
-		m.normedGrad(a.dxND, p.norm2, a.dhND, b.x2ND, b.rstd2N)
+		m.rmsNormGrad(a.dxND, p.norm2, a.dhND, b.x2ND, b.rstd2N)
 
 		// x2 = x + residual * post1(o(attention(rope(q(h)), rope(k(h)), v(h)))), h = norm1(x)
 		m.linearGrad(a.doNHE, p.wo, nil, m.addGrad(a, p.post1, b.added1), b.oNHE, false)
@@ -479,13 +485,13 @@ func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att atte
 			be.RMSNormGrad(a.dqrNHE, p.qn, a.dqNHE, b.qrNHE, b.rstdqNH, false)
 			be.RMSNormGrad(a.dkrNKE, p.kn, a.dkNKE, b.krNKE, b.rstdkNK, false)
 		}
-		m.normed(a.hND, b.rstd1N, b.xND, p.norm1)
+		m.rmsNorm(a.hND, b.rstd1N, b.xND, p.norm1)
 		a.ps = append(a.ps[:0], compute.Projection{Y: a.dqrNHE, W: p.wq, B: p.bq},
 			compute.Projection{Y: a.dkrNKE, W: p.wk, B: p.bk},
 			compute.Projection{Y: a.dvNKE, W: p.wv, B: p.bv})
 		m.linearsGrad(a.dhND, a.ps, a.hND)
-		m.normedGrad(a.dxND, p.norm1, a.dhND, b.xND, b.rstd1N)
-		m.passed(2)
+		m.rmsNormGrad(a.dxND, p.norm1, a.dhND, b.xND, b.rstd1N)
+		m.reportProgress(2)
 	}
 	if !m.embed.G.Absent() {
 		m.scale(a.dxND, m.spec.Embed)
@@ -493,7 +499,7 @@ func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att atte
 	}
 }
 
-// logitsRV is the workspace of headLogits.
+// logitsRV names the workspace of headLogits.
 const logitsRV = "logits [R,V]"
 
 // headLogits computes z[r,v] = Σ_d h[r,d]*head[v,d], in float32 on every backend.

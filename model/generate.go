@@ -7,41 +7,41 @@ import (
 	"gad/model/internal/pages"
 )
 
-// SampleOptions configure Generate.
+// SampleOptions are the settings of Generate.
 type SampleOptions struct {
 	N          int      // responses to each prompt
-	MaxNew     int      // tokens of a response at most, the end-of-sequence token included
-	Chunks     Chunks   // on: a response is a thought in chunks, of MaxNew tokens in all at most
+	MaxNew     int      // most tokens of a response, the end-of-sequence token included
+	Chunks     Chunks   // on: a response is a thought in chunks, of at most MaxNew tokens in all
 	Sampling   Sampling // temperature and filters
 	EOS        []int32  // tokens that end a response
 	Seed, Step uint64   // keys of the draws
-	Slots      int      // sequences that are sampled at the same time; 0 is 64
+	Slots      int      // sequences sampled at the same time; 0 is 64
 	PageTokens int      // positions in a page of the cache; 0 is 16
-	// [P] with N 1: each prompt ends with tokens that were drawn before, of which the response is
-	// what follows; nil: prompts are prompts. MaxNew counts the tokens drawn before too. In chunks
-	// they are those of whole chunks.
+	// [P] with N 1: each prompt ends with the first tokens of its response, and only the rest is
+	// sampled and returned; nil: none does. MaxNew counts these first tokens too. With Chunks they
+	// must be whole chunks.
 	Begun []Begun
-	// called before each decode step: true ends the call with ErrStopped; may be nil
+	// Stop is called before each decode step: true ends the call with ErrStopped; it may be nil.
 	Stop func() bool
 
-	// Callbacks during the call; each may be nil. A call that is stopped has passed its finished
-	// responses to Done, and returns none.
+	// Callbacks during the call; each may be nil. A call that is stopped returns no responses, but
+	// has passed the finished ones to Done.
 	Token func(prompt, sample int, id int32)     // each token as it is drawn
 	Done  func(prompt, sample int, c Completion) // each response as it ends
 }
 
 // Begun is a response of which the first Drawn tokens stand at its prompt's end: sample Sample of
-// the row, whose other tokens have the draws that they would have had without a break.
+// the row. Its remaining tokens are drawn as without the interruption.
 type Begun struct{ Sample, Drawn int }
 
-// ErrStopped is the error of a Generate that SampleOptions.Stop has ended.
+// ErrStopped is the error of Generate after SampleOptions.Stop has returned true.
 var ErrStopped = errors.New("model: generate: stopped")
 
 // Completion is one sampled response.
 type Completion struct {
-	IDs []int32 // the end-of-sequence token included, when it came
-	// of each token under the temperature (1 when greedy), before filters; with the bits of
-	// LogProbs where products do not depend on the number of rows, as on the CPU
+	IDs []int32 // with the end-of-sequence token, if it was drawn
+	// log-probability of each token at the temperature (1 when greedy), before filters; with the
+	// bits of LogProbs where products do not depend on the number of rows, as on the CPU
 	Logp      []float32
 	Truncated bool // no end-of-sequence token within MaxNew
 }
@@ -57,7 +57,7 @@ type Completion struct {
 // and values, and a sample that ends makes room for the next.
 func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 	progress func(tokens int)) ([][]Completion, error) {
-	if err := m.need(LM, false); err != nil {
+	if err := m.require(LM, false); err != nil {
 		return nil, err
 	}
 	if o.Slots == 0 {
@@ -82,18 +82,18 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 	first := (&Request{MaxNew: o.MaxNew, Chunks: o.Chunks}).limit()
 	longest, prompt, own := 0, 0, 0
 	for p, ids := range prompts {
-		longest = max(longest, len(ids)-o.drawn(p))
+		longest = max(longest, len(ids)-o.countDrawn(p))
 		prompt, own =
 			max(prompt, pages.Count(len(ids), o.PageTokens)),
-			max(own, pages.Own(len(ids), max(first-o.drawn(p), 1), o.PageTokens))
+			max(own, pages.Own(len(ids), max(first-o.countDrawn(p), 1), o.PageTokens))
 	}
 	slots := min(o.Slots, len(prompts)*o.N)
 	size := pages.Pool(slots, o.N, len(prompts), prompt, own)
 	if first < o.MaxNew { // a later chunk shares its context with no other
 		size = max(size, pages.OfChunks(slots, longest+first, o.PageTokens))
 	}
-	// prompts of one row have the same beginning
-	e, err := m.engine(EngineOptions{Slots: slots, PageTokens: o.PageTokens, Pages: size,
+	// prompts of one row have a common prefix
+	e, err := m.newEngine(EngineOptions{Slots: slots, PageTokens: o.PageTokens, Pages: size,
 		Longest: longest + first, Keep: o.Begun != nil})
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 			}
 		}
 		r.Done = func(s int, c Completion) {
-			c.IDs = c.IDs[len(c.IDs)-len(c.Logp):] // of a thought that had begun, what is new
+			c.IDs = c.IDs[len(c.IDs)-len(c.Logp):] // without the tokens of Begun
 			out[p][s] = c
 			if o.Done != nil {
 				o.Done(p, s, c)
@@ -135,25 +135,26 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 	}
 }
 
-// begin makes a request for a whole response one for what follows its first tokens, which stand at
-// the prompt's end.
+// begin turns a request for a whole response into a request for the rest of b, whose first tokens
+// stand at the prompt's end.
 func (r *Request) begin(b Begun) {
 	r.Sample, r.Drawn, r.MaxNew = b.Sample, b.Drawn, r.MaxNew-b.Drawn
 	if r.Chunks.On() && b.Drawn > 0 {
 		n := len(r.Prompt) - b.Drawn
-		r.said = thought{question: r.Prompt[:n:n], ids: r.Prompt[n:]}
-		r.Prompt = r.Chunks.Context(r.said.question, r.said.ids)
+		r.earlier = thought{question: r.Prompt[:n:n], ids: r.Prompt[n:]}
+		r.Prompt = r.Chunks.Context(r.earlier.question, r.earlier.ids)
 	}
 }
 
-// drawn is how many tokens of the response to prompt p were drawn before.
-func (o SampleOptions) drawn(p int) int {
+// countDrawn returns the number of tokens of the response to prompt p that stand at its end.
+func (o SampleOptions) countDrawn(p int) int {
 	if o.Begun == nil {
 		return 0
 	}
 	return o.Begun[p].Drawn
 }
 
+// checkSampling refuses options and prompts of Generate that are out of bounds.
 func (m *Model) checkSampling(prompts [][]int32, rows []uint64, o SampleOptions) error {
 	if o.N < 1 || o.N > 1<<16 || o.MaxNew < 1 || o.Slots < 1 || o.Slots > 1<<16 ||
 		o.PageTokens < 1 || o.PageTokens > 1<<12 {
@@ -179,7 +180,7 @@ func (m *Model) checkSampling(prompts [][]int32, rows []uint64, o SampleOptions)
 		if o.Chunks.On() {
 			most = min(most, o.Chunks.Size)
 		}
-		d := o.drawn(p)
+		d := o.countDrawn(p)
 		if d != 0 && (d < 0 || d >= min(o.MaxNew, len(ids)) || o.Begun[p].Sample < 0) {
 			return fmt.Errorf("model: generate: prompt %d of %d tokens: sample %d, of which %d were drawn before: expected fewer than the prompt has, and than %d new ones", p, len(ids), o.Begun[p].Sample, d, o.MaxNew)
 		}

@@ -33,9 +33,9 @@ func TestFiniteDifferences(t *testing.T) {
 			loss := func() float64 {
 				p, err := m.pack(seqs, trainedRows)
 				must(t, err)
-				a, out := m.activations(len(p.ids), keepNothing), m.heads(p)
+				a, out := m.activations(len(p.ids), keepNothing), m.headMemory(p)
 				must(t, m.ws.Take())
-				m.forward(a, p.ids, p.pos, m.packed)
+				m.forward(a, p.ids, p.pos, m.attendPack)
 				m.be.LogProb(out, a.hND, m.head, p.rows, p.targets, 2)
 				wl, _ := p.join(nil, "", dlogp)
 				we, _ := p.join(nil, "", dent)
@@ -69,7 +69,7 @@ func TestFiniteDifferences(t *testing.T) {
 						m.activations(len(p.ids), keepNothing),
 						m.ws.Get("scores [N]", compute.Wide, len(w))
 					must(t, m.ws.Take())
-					m.forward(a, p.ids, p.pos, m.packed)
+					m.forward(a, p.ids, p.pos, m.attendPack)
 					m.be.Score(s, a.hND, m.head, p.scored)
 					sum := 0.0
 					for i, x := range ref.F64(s) {

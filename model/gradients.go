@@ -6,46 +6,46 @@ import (
 	"gad/internal/compute"
 )
 
-// gradMemory is the block of memory for gradients. Models that learn in turn (Options.Turns)
-// share one block, which holds the gradient of one model at a time. Between steps it is zero,
-// or lent to the key/value cache (lender).
+// gradMemory is the block of memory for gradients. Models that learn in turn (Options.Turns) share
+// one block, which holds the gradient of one model at a time. Between steps it is zero, or lent to
+// the key/value cache (lender).
 type gradMemory struct {
 	be    compute.Backend
 	block compute.Tensor
 	users []*Model
-	of    *Model // the model whose gradient it holds; nil: all elements are zero
+	owner *Model // the model whose gradient it holds; nil: all elements are zero
 
-	waiting [][]float32 // of joinShard, by level: the sum of 2^level shards
+	waiting [][]float32 // buffers of joinShard, by level: the sum of 2^level shards
 	copied  []float32   // buffer of onHost
 }
 
 // gradAlign is the multiple of elements at which each parameter's gradient begins.
 const gradAlign = 64
 
-// extent is the number of elements that the gradients of params take in a block.
+// extent returns the number of elements that the gradients of params occupy in a block, aligned.
 func extent(params []*compute.Param) (n int) {
 	for _, p := range params {
-		n += aligned(p.Len())
+		n += alignUp(p.Len())
 	}
 	return n
 }
 
-// gradElements is the number of elements of a block for the gradients of params, rounded up to
-// what the backend allocates.
+// gradElements returns the number of elements of a block for the gradients of params, rounded up to
+// the backend's unit of allocation.
 func gradElements(f Footprint, params []*compute.Param) int {
 	one := f.Element(compute.Wide)
 	return int(f.Block(one*int64(extent(params))) / one)
 }
 
-// takeGradients gives m's parameters their gradients, in a block of its own or in that of
-// o.Turns. On an error nothing has changed for other models.
+// takeGradients allocates the gradients of m's parameters, in a block of its own or in the block of
+// Options.Turns, which it enlarges if necessary. On an error nothing has changed for other models.
 func (m *Model) takeGradients() error {
 	g := &gradMemory{be: m.be}
 	if t := m.opt.Turns; t != nil {
 		if t.grads == nil || t.be != m.be {
 			return fmt.Errorf("model: a model can only learn in turn with one that is trained, on the same backend")
 		}
-		if g = t.grads; g.of != nil {
+		if g = t.grads; g.owner != nil {
 			return fmt.Errorf("model: a model cannot begin to share gradients that hold something: step the optimizer first, or zero them")
 		}
 	}
@@ -68,7 +68,8 @@ func (m *Model) takeGradients() error {
 	return nil
 }
 
-// place sets the gradients of all users' parameters to their places in the block.
+// place sets the gradients of all users' parameters to their places in the block, each model's from
+// its start.
 func (g *gradMemory) place() {
 	for _, m := range g.users {
 		at := 0
@@ -91,51 +92,53 @@ func (m *Model) leaveGradients() {
 			break
 		}
 	}
-	if g.of == m {
-		g.of = nil
+	if g.owner == m {
+		g.owner = nil
 	}
 	if m.grads = nil; len(g.users) == 0 {
 		g.be.Free(g.block)
 	}
 }
 
-// begin claims the block for m's gradient. It is called before m adds to its gradients.
+// begin claims the block for m's gradient; it must be called before m adds to its gradients. It
+// fails if the block holds another model's.
 func (g *gradMemory) begin(m *Model) error {
-	if g.of != nil && g.of != m {
+	if g.owner != nil && g.owner != m {
 		return fmt.Errorf("model: the gradients that this model shares with another hold the other's: step its optimizer first, or zero them")
 	}
-	g.of = m
+	g.owner = m
 	return nil
 }
 
-// zero clears m's gradients.
+// zero clears m's gradients, unless the block holds another model's.
 func (g *gradMemory) zero(m *Model) {
-	if g.of == m || g.of == nil {
+	if g.owner == m || g.owner == nil {
 		g.be.Zero(g.block.Slice(0, extent(m.params)))
-		g.of = nil
+		g.owner = nil
 	}
 }
 
-// lender gives the memory of a gradient that is zero to other uses, until back.
+// lender lends the memory of a gradient that is zero to other uses, until back.
 type lender struct {
 	g    *gradMemory
 	used int // elements of the block
 }
 
-// lend is a lender of m's gradients. It has no memory if there are none, or if they are not zero.
+// lend returns a lender of m's gradients. It has no memory if m has no gradients or they are not
+// zero.
 func (m *Model) lend() *lender {
-	if m.grads == nil || m.grads.of != nil {
+	if m.grads == nil || m.grads.owner != nil {
 		return &lender{}
 	}
 	return &lender{g: m.grads}
 }
 
-// get is n elements of class c, if so many are left.
+// get returns n elements of class c; ok is false if not enough memory is left.
 func (l *lender) get(c compute.Class, n int) (t compute.Tensor, ok bool) {
 	if l.g == nil {
 		return t, false
 	}
-	used := lent(l.g.be, c, n)
+	used := lentElements(l.g.be, c, n)
 	if used > l.g.block.Len()-l.used {
 		return t, false
 	}
@@ -144,14 +147,14 @@ func (l *lender) get(c compute.Class, n int) (t compute.Tensor, ok bool) {
 	return t, true
 }
 
-// lent is the number of elements of a block of gradients that n elements of class c take.
-func lent(f Footprint, c compute.Class, n int) int {
+// lentElements returns the number of a gradient block's elements that n elements of class c occupy.
+func lentElements(f Footprint, c compute.Class, n int) int {
 	const align = gradAlign
 	bytes, one := f.Element(c)*int64(n), f.Element(compute.Wide)
 	return int((bytes+align*one-1)/(align*one)) * align
 }
 
-// back returns all memory that get gave, zeroed.
+// back takes back all memory that get has returned, and zeroes it.
 func (l *lender) back() {
 	if l.used > 0 {
 		l.g.be.Zero(l.g.block.Slice(0, l.used))
@@ -159,8 +162,8 @@ func (l *lender) back() {
 	l.g, l.used = nil, 0
 }
 
-// onHost is the first n elements of the block in the host's memory; put writes them back.
-// On a backend whose memory is the host's, x is the block itself and put does nothing.
+// onHost returns the first n elements of the block in the host's memory; put writes them back. On a
+// backend whose memory is the host's, x is the block itself and put does nothing.
 func (g *gradMemory) onHost(n int) (x []float32, put func()) {
 	block := g.block.Slice(0, n)
 	if x := compute.HostView(g.be, block); x != nil {

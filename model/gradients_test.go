@@ -65,7 +65,7 @@ func TestTurns(t *testing.T) {
 			lm, sc := tiny("Qwen2").arrange(LM).params, tiny("Qwen2").arrange(Scorer).params
 			if small.On() {
 				l := tiny("Qwen2").arrange(LM)
-				lm, _ = l.adapted(small)
+				lm, _ = l.newAdapters(small)
 			}
 			saved := be.Element(compute.Wide) * int64(min(extent(lm), extent(sc)))
 			if much-less != saved {

@@ -11,34 +11,35 @@ import (
 	"gad/model/internal/sequence"
 )
 
-// The exact KL to another model needs no operation of its own. Products with the head give the
-// logits of a chunk of rows, at most logits.Elements of each model; the host sums them in float64
-// and writes the gradient in their place; products take it back to the states and the head.
+// The exact KL to another model needs no backend operation of its own. Products with the head
+// compute the logits of a chunk of rows, at most logits.Elements of each model; the host sums them
+// in float64 and overwrites them with the gradient; products take it back to the states and the
+// head.
 
-// klPass is the comparison of a pack with q: KL(m||q) at each response row, or D_beta.
+// klPass compares a pack of m with q at each response row: KL(m||q), or D_beta.
 type klPass struct {
 	q    *Model
 	beta float64
-	v    int     // entries of the vocabulary that both have
+	v    int     // entries of the vocabulary that both models have
 	inv  float64 // 1/temperature, of both
-	// final hidden states of q at the rows, [R, D], kept while m passes
+	// final hidden states of q at the rows, [R, D], kept during m's passes
 	statesRD compute.Tensor
-	klR      []float64 // [R] nats
+	klR      []float64 // [R] divergence in nats
 	meanR    []float64 // [R] with 0 < beta < 1: the mean of log p - log mixture under p
 	lseR     []float64 // [R] log of the sum of exponentials of m's scaled logits
-	lseQR    []float64 // [R] and of q's
+	lseQR    []float64 // [R] log of the sum of exponentials of q's scaled logits
 
-	zp, zq []float32 // logits of a chunk of rows
+	zp, zq []float32 // logits of a chunk of rows, of m and of q
 
-	klST, dklST [][]float32 // of LogProbDivergenceGrad's seed, by sequence
+	klST, dklST [][]float32 // argument and result of LogProbDivergenceGrad's seed, by sequence
 
-	soft  *softPass     // labels in the place of q's whole distribution; nil: none
-	given [][]SoftLabel // by sequence, where q is nil
+	soft     *softPass     // labels instead of q's whole distribution; nil: none
+	labelsST [][]SoftLabel // labels by sequence, if q is nil
 }
 
-// KLMemory returns the bytes that AllKL and LogProbDivergenceGrad take for a pack of so many tokens
-// in addition to the passes themselves, on device and host together: the states of the other model,
-// of shape q, and of a chunk of rows the states and the logits.
+// KLMemory returns the bytes that AllKL and LogProbDivergenceGrad need for a pack of so many
+// tokens, on device and host together, in addition to the passes: the states of the other model,
+// whose shape is q, and the states and logits of a chunk of rows.
 func (c Config) KLMemory(f Footprint, q Config, tokens int) int64 {
 	rows := min(tokens, logits.Rows(c.Vocab))
 	narrow := func(rows, hidden int) int64 {
@@ -49,15 +50,15 @@ func (c Config) KLMemory(f Footprint, q Config, tokens int) int64 {
 		f.Block(f.Element(compute.Wide)*max(own, other)) + 4*(own+other)
 }
 
-// AllKL is KL(m||q) at each trained token of seqs, the exact sum over the vocabulary in nats:
+// AllKL returns KL(m||q) at each trained token of seqs, the exact sum over the vocabulary in nats:
 //
 //	KL_t = Σ_v p_v (log p_v - log q_v),  p = softmax(z_m/temperature), q = softmax(z_q/temperature)
 //
-// in packs of maxTokens tokens, divided among the ranks. Both models are on one backend, and may
-// share memory for activations; where one vocabulary is longer, which released models pad to
-// different lengths, the sums go over the entries that both have. It is never below 0. The logits
-// of a chunk of rows are in memory at a time. No bit of the result depends on the packs where m is
-// Alone.
+// in packs of maxTokens tokens, divided among the ranks. Both models must be on one backend; they
+// may share memory for activations. If one vocabulary is longer, since released models pad them to
+// different lengths, the sums go over the entries that both have. No value is below 0. Only the
+// logits of a chunk of rows are in memory at a time. If m is Alone, no bit of the result depends on
+// the packs.
 func (m *Model) AllKL(q *Model, seqs []Seq, temperature float64,
 	maxTokens int) (klST [][]float32, err error) {
 	own := func(mine []Seq) ([][]float32, error) {
@@ -79,9 +80,9 @@ func (m *Model) AllKL(q *Model, seqs []Seq, temperature float64,
 	return m.everyRank("exact KL", seqs, own)
 }
 
-// kl is AllKL of one pack, on this rank alone.
+// kl computes AllKL of one pack, on this rank alone.
 func (m *Model) kl(q *Model, seqs []Seq, temperature float64) ([][]float32, error) {
-	x, err := m.against(q, seqs, 1, temperature)
+	x, err := m.newKLPass(q, seqs, 1, temperature)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +98,7 @@ func (m *Model) kl(q *Model, seqs []Seq, temperature float64) ([][]float32, erro
 // LogProbDivergenceGrad is LogProbGrad whose seed also gets klST, a divergence at each trained
 // token, and returns the loss's gradient with respect to it, dklST; it may be nil. The divergence
 // is between m, whose distribution at a token is p, and a teacher q (Agarwal et al., arXiv
-// 2306.13649, eq. 1, between its ends):
+// 2306.13649, eq. 1 for 0 < beta < 1):
 //
 //	D_beta = beta KL(q||M) + (1-beta) KL(p||M),  M = (1-beta) p + beta q,  0 < beta < 1
 //	D_0 = KL(q||p);  D_1 = KL(p||q)
@@ -107,18 +108,18 @@ func (m *Model) kl(q *Model, seqs []Seq, temperature float64) ([][]float32, erro
 //	dD_beta/dz_v = (1-beta) p_v (log(p_v/M_v) - Σ_u p_u log(p_u/M_u)) / temperature
 //	dD_0/dz_v = (p_v - q_v) / temperature
 //
-// No gradient reaches q, which passes forward once. It reads reads, whose trained tokens are those
-// of seqs: another prompt may stand before them.
+// No gradient reaches q, which passes forward once, over reads: sequences with the same trained
+// tokens as seqs, possibly behind other prompts.
 func (m *Model) LogProbDivergenceGrad(seqs []Seq, q *Model, reads []Seq, beta, temperature float64,
 	seed func(logpST, entST, klST [][]float32) (dlogpST, dentST, dklST [][]float32,
 		err error)) error {
-	if err := m.need(LM, true); err != nil {
+	if err := m.require(LM, true); err != nil {
 		return err
 	}
 	if !(beta >= 0 && beta <= 1) {
 		return fmt.Errorf("model: divergence: beta is %g: must be 0 to 1", beta)
 	}
-	x, err := m.beside(q, seqs, reads, beta, temperature)
+	x, err := m.newPairedKLPass(q, seqs, reads, beta, temperature)
 	if err != nil {
 		return err
 	}
@@ -129,8 +130,9 @@ func (m *Model) LogProbDivergenceGrad(seqs []Seq, q *Model, reads []Seq, beta, t
 		})
 }
 
-// beside is against over a pack of reads, whose trained tokens must be those of seqs.
-func (m *Model) beside(q *Model, seqs, reads []Seq, beta, temperature float64) (*klPass, error) {
+// newPairedKLPass returns newKLPass over reads, whose trained tokens must equal those of seqs.
+func (m *Model) newPairedKLPass(q *Model, seqs, reads []Seq,
+	beta, temperature float64) (*klPass, error) {
 	if len(reads) != len(seqs) {
 		return nil, fmt.Errorf("model: divergence: %d sequences, and %d for the other model",
 			len(seqs), len(reads))
@@ -145,11 +147,11 @@ func (m *Model) beside(q *Model, seqs, reads []Seq, beta, temperature float64) (
 				"model: divergence: sequence %d branches for one of the models only", s)
 		}
 	}
-	return m.against(q, reads, beta, temperature)
+	return m.newKLPass(q, reads, beta, temperature)
 }
 
-// against passes q forward over a pack of seqs, and keeps its states.
-func (m *Model) against(q *Model, seqs []Seq, beta, temperature float64) (*klPass, error) {
+// newKLPass runs q forward over a pack of seqs and returns a comparison that keeps its states.
+func (m *Model) newKLPass(q *Model, seqs []Seq, beta, temperature float64) (*klPass, error) {
 	if q.be != m.be {
 		return nil, fmt.Errorf("model: KL: the other model is on another backend")
 	}
@@ -166,7 +168,7 @@ func (m *Model) against(q *Model, seqs []Seq, beta, temperature float64) (*klPas
 		if n == 0 {
 			return nil
 		}
-		// a purpose of its own: passes of m overwrite what both share
+		// a purpose of its own: passes of m overwrite activations that both share
 		x.statesRD = m.ws.Get("states of the other model [R,D]", compute.Narrow, n*q.cfg.Hidden)
 		if err := m.ws.Take(); err != nil {
 			return err
@@ -176,9 +178,10 @@ func (m *Model) against(q *Model, seqs []Seq, beta, temperature float64) (*klPas
 	})
 }
 
-// aside times f, what q computes as the other model of a divergence: see AsideTime.
+// aside calls f, a part of q's work as the other model of a divergence, and adds its time to
+// AsideTime.
 func (q *Model) aside(f func() error) error {
-	if err := q.be.Sync(); err != nil { // what was begun before is not f's
+	if err := q.be.Sync(); err != nil { // earlier work is not f's
 		return err
 	}
 	begun := time.Now()
@@ -190,8 +193,8 @@ func (q *Model) aside(f func() error) error {
 	return err
 }
 
-// AsideTime is how long the model has computed so far as the other one of KL and divergences: its
-// passes, and its logits by the chunk.
+// AsideTime returns the time that the model has computed so far as the other model of KL and
+// divergences: its passes, and its logits by the chunk.
 func (q *Model) AsideTime() time.Duration { return q.asideTime }
 
 // gather copies rows of m.acts.hND to dst.
@@ -214,8 +217,8 @@ func eachRun(rows []int32, f func(at, n int)) {
 	}
 }
 
-// chunks calls f for some rows of m's pack at a time, with their states in hRD, memory for their
-// logits in zRV, and the logits of both models in x.zp and x.zq; without q those of m.
+// chunks calls f for rows lo to hi-1 of m's pack, a chunk at a time, with their states in hRD,
+// memory for their logits in zRV, and the logits of m in x.zp and of q, if there is one, in x.zq.
 func (x *klPass) chunks(m *Model, f func(lo, hi int, hRD, zRV compute.Tensor) error) error {
 	rows, d, v, vQ := m.pk.rows, m.cfg.Hidden, m.cfg.Vocab, 0
 	if x.q != nil {
@@ -254,13 +257,13 @@ func (x *klPass) chunks(m *Model, f func(lo, hi int, hRD, zRV compute.Tensor) er
 	return nil
 }
 
-// room is memory for the figures of n rows.
-func (x *klPass) room(n int) {
+// alloc allocates the values of n rows.
+func (x *klPass) alloc(n int) {
 	x.klR, x.lseR, x.lseQR = make([]float64, n), make([]float64, n), make([]float64, n)
 	x.meanR = make([]float64, n)
 }
 
-// measureRow takes the divergence at row r, whose logits are zp and zq.
+// measureRow sets the divergence at row r, whose logits are zp and zq.
 func (x *klPass) measureRow(zp, zq []float32, r int) {
 	if x.soft != nil {
 		x.klR[r], x.lseR[r] = x.soft.measureRow(zp, zq[:min(x.v, len(zq))], x.inv, r)
@@ -272,12 +275,12 @@ func (x *klPass) measureRow(zp, zq []float32, r int) {
 	}
 }
 
-// measure takes the divergences of m's pack, whose forward pass is done.
+// measure sets the divergences of m's pack, after its forward pass.
 func (x *klPass) measure(m *Model) error {
 	n := len(m.pk.rows)
-	x.room(n)
+	x.alloc(n)
 	if x.soft != nil {
-		x.soft.room(&m.pk, x.given)
+		x.soft.alloc(&m.pk, x.labelsST)
 	}
 	err := x.chunks(m, func(lo, hi int, _, _ compute.Tensor) error {
 		logits.EachRow(lo, hi, func(r int) {
@@ -298,12 +301,13 @@ func (x *klPass) measure(m *Model) error {
 	}
 	x.klST = m.pk.split(nil, make([]float32, n), flat)
 	if x.soft != nil {
-		x.q = nil // its labels are taken
+		x.q = nil // its labels are in x.soft
 	}
 	return nil
 }
 
-// logits returns the logits of both models at a row of the chunk: one for each token.
+// logits returns the logits of both models at a row of the chunk, without rows behind the last
+// token; zq is nil without q.
 func (x *klPass) logits(m *Model, row int) (zp, zq []float32) {
 	if zp = x.zp[row*m.cfg.Vocab:][:m.Vocab()]; x.q != nil {
 		zq = x.zq[row*x.q.cfg.Vocab:][:x.q.Vocab()]
@@ -311,9 +315,9 @@ func (x *klPass) logits(m *Model, row int) (zp, zq []float32) {
 	return zp, zq
 }
 
-// divergence is D_beta, beta below 1, and the mean of log p - log M under p.
+// divergence returns D_beta, beta below 1, and the mean of log p - log M under p.
 func (x *klPass) divergence(zp, zq []float32, lseP, lseQ float64) (d, mean float64) {
-	var ofQ float64 // Σ q (log q - log M)
+	var ofQ float64 // KL(q||M) = Σ q (log q - log M)
 	for v, z := range zp[:x.v] {
 		logp, logq := float64(x.inv*float64(z))-lseP, float64(x.inv*float64(zq[v]))-lseQ
 		apart := x.fromMixture(logp, logq)
@@ -326,20 +330,20 @@ func (x *klPass) divergence(zp, zq []float32, lseP, lseQ float64) (d, mean float
 	return max(d, 0), mean
 }
 
-// farApart is a difference of log-probabilities beyond which the smaller one is nothing.
+// farApart is a difference of log-probabilities beyond which the smaller probability is negligible.
 const farApart = 700
 
-// fromMixture is log p - log M = -log(1 + beta (q/p - 1)): exactly 0 where p is q.
+// fromMixture returns log p - log M = -log(1 + beta (q/p - 1)): exactly 0 where p is q.
 func (x *klPass) fromMixture(logp, logq float64) float64 {
 	return -math.Log1p(float64(x.beta * math.Expm1(min(logq-logp, farApart))))
 }
 
-// exactKL is KL(p||q) of the distributions of the logits zp and zq times inv, and the logs of
+// exactKL returns KL(p||q) of the distributions of the logits zp and zq times inv, and the logs of
 // their sums of exponentials. With e_v = exp(inv zp_v - most) and s = Σ e_v,
 //
 //	KL(p||q) = Σ_v e_v inv (zp_v - zq_v)/s - lse_p + lse_q
 //
-// A sum that rounding has put below 0 is 0.
+// A sum that rounding makes negative is 0.
 func exactKL(zp, zq []float32, inv float64) (kl, lseP, lseQ float64) {
 	mostP, mostQ := inv*float64(slices.Max(zp)), inv*float64(slices.Max(zq))
 	var sumP, sumQ, apart float64
@@ -357,7 +361,7 @@ func exactKL(zp, zq []float32, inv float64) (kl, lseP, lseQ float64) {
 	return kl, lseP, lseQ
 }
 
-// gradient makes zp, the logits at row r, the weighted gradient by them.
+// gradient overwrites zp, the logits at row r, with the gradient of the divergence, times weight.
 func (x *klPass) gradient(zp, zq []float32, r int, weight float64) {
 	if x.soft != nil {
 		x.soft.gradient(zp, r, x.lseR[r], x.inv, weight)
@@ -378,10 +382,11 @@ func (x *klPass) gradient(zp, zq []float32, r int, weight float64) {
 			zp[v] = float32(weight * (1 - x.beta) * p * (apart - x.meanR[r]))
 		}
 	}
-	clear(zp[x.v:]) // what the other model lacks
+	clear(zp[x.v:]) // entries that the other model lacks
 }
 
-// learn adds the gradient of the divergences, weighted by x.dklST, to a.dhND and the head's.
+// learn adds the gradient of the divergences, weighted by x.dklST, to a.dhND and to the head's
+// gradient. Without dklST it adds nothing.
 func (x *klPass) learn(m *Model, a *acts) error {
 	if x.dklST == nil {
 		return nil
@@ -404,7 +409,7 @@ func (x *klPass) learn(m *Model, a *acts) error {
 		}
 		m.be.LinearGrad(dhRD, m.head, nil, zRV, hRD, false)
 		rows := m.pk.rows[lo:hi]
-		eachRun(rows, func(at, n int) { // a row may come again, in a run of its own
+		eachRun(rows, func(at, n int) { // a row that occurs twice is in two runs
 			first := int(rows[at])
 			m.be.Add(a.dhND.Slice(first*d, (first+n)*d), dhRD.Slice(at*d, (at+n)*d))
 		})

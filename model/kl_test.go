@@ -358,7 +358,7 @@ func TestDivergenceGolden(t *testing.T) {
 	}
 	for i, c := range file.Cases {
 		x := klPass{beta: c.Beta, v: len(c.Student), inv: 1 / c.Temperature}
-		x.room(1)
+		x.alloc(1)
 		z := slices.Clone(c.Student)
 		x.measureRow(z, c.Teacher, 0)
 		if math.Abs(x.klR[0]-c.Loss) > 1e-6*(1+c.Loss) {

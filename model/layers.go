@@ -11,9 +11,9 @@ import (
 	"gad/model/internal/sequence"
 )
 
-// ParseLayers reads a selection of the layers 0 to n-1 of a model: numbers and ranges with
-// commas between them. A range is FIRST-LAST, both included, or FIRST-LAST:STEP. The layers
-// come back in ascending order; one that is named twice is refused.
+// ParseLayers reads a selection of the layers 0 to n-1 of a model: numbers and ranges, separated by
+// commas. A range is FIRST-LAST, both included, or FIRST-LAST:STEP. It returns the layers in
+// ascending order and refuses a layer that is named twice.
 func ParseLayers(text string, n int) ([]int, error) {
 	var layers []int
 	for part := range strings.SplitSeq(text, ",") {
@@ -71,7 +71,7 @@ func layerRange(part string) (first, last, step int, err error) {
 	return first, last, step, err
 }
 
-// checkLayers refuses layers that a model of n layers lacks, or that do not ascend.
+// checkLayers refuses layers that a model of n layers does not have, or that do not ascend.
 func checkLayers(layers []int, n int) error {
 	for i, l := range layers {
 		if l < 0 || l >= n || i > 0 && l <= layers[i-1] {
@@ -81,10 +81,10 @@ func checkLayers(layers []int, n int) error {
 	return nil
 }
 
-// keep is withLayers for a configuration that was read from a file, with config.json cut
-// likewise: num_hidden_layers, max_window_layers, and lists with an entry for each layer. A
-// rule by which a family tells its layers apart, such as every fourth one, becomes a list.
-func (c Config) keep(layers []int) (Config, error) {
+// keepLayers returns withLayers of a configuration that was read from a file, with config.json cut
+// likewise: num_hidden_layers, max_window_layers, and lists with an entry for each layer. A rule by
+// which a family distinguishes its layers, such as every fourth one, becomes a list.
+func (c Config) keepLayers(layers []int) (Config, error) {
 	next := c.withLayers(layers)
 	next.raw = maps.Clone(c.raw)
 	values := map[string]any{"num_hidden_layers": len(layers)}
@@ -121,7 +121,8 @@ func (c Config) keep(layers []int) (Config, error) {
 	return next, nil
 }
 
-// wholeName is the name, in the whole model, of a parameter of a model of some of its layers.
+// wholeName returns the name in the whole model of parameter name of a model with only these
+// layers.
 func wholeName(name string, layers []int) string {
 	const pre = "model.layers."
 	rest, ok := strings.CutPrefix(name, pre)

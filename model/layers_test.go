@@ -241,7 +241,7 @@ func TestLayersKeepTheirKind(t *testing.T) {
 		whole, err := ReadConfig(edited(t, x.name, x.edits))
 		must(t, err)
 		for _, layers := range [][]int{{2, 5}, {0, 1, 3, 7}, {0}, {3}, {0, 1, 2, 3, 4, 5, 6, 7}} {
-			part, err := whole.keep(layers)
+			part, err := whole.keepLayers(layers)
 			must(t, err)
 			for i, l := range layers {
 				if was, is :=

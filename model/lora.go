@@ -12,13 +12,13 @@ import (
 	"gad/model/internal/workspace"
 )
 
-// LoRA gives linear layers low-rank adapters (arXiv 2106.09685, equation 3): beside the
-// frozen W [O,I] there are A [r,I] and B [O,r], and the layer computes
+// LoRA has the settings of low-rank adapters on linear layers (arXiv 2106.09685, equation 3). An
+// adapter adds A [r,I] and B [O,r] to the frozen W [O,I], and the layer computes
 //
 //	y = x Wᵀ + bias + s (x Aᵀ) Bᵀ    s = Alpha/r, or Alpha/sqrt(r) with RSLoRA (arXiv 2312.03732)
 //
-// A begins uniform within ±1/sqrt(I) and B at zero, as peft begins: before the first step
-// the model is its base.
+// A is initialised uniform within ±1/sqrt(I) and B with zeros, as in peft: before the first step
+// the model equals its base.
 type LoRA struct {
 	Rank    int     `yaml:"rank" min:"0" max:"65536" doc:"rank of the LoRA adapters on the linear layers: only they are trained, beside frozen weights that student, discriminator and reference share; 0: all weights are trained" alias:"actor_rollout_ref.model.lora_rank"`
 	Alpha   float64 `yaml:"alpha" min:"0" doc:"the adapters' output is multiplied by alpha/rank; 0: alpha is twice the rank" alias:"actor_rollout_ref.model.lora_alpha"`
@@ -31,18 +31,18 @@ type LoRA struct {
 var linearLayers = []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
 	"down_proj"}
 
-// allLinear is peft's word for all of them.
+// allLinear is peft's name for all linear layers.
 const allLinear = "all-linear"
 
-// DefaultLoRA is no adapter, and, with a rank, one on every linear layer.
+// DefaultLoRA returns settings without adapters that, given a rank, put one on every linear layer.
 func DefaultLoRA() LoRA { return LoRA{Targets: allLinear, Base: Native} }
 
 // On reports whether there are adapters.
 func (l LoRA) On() bool { return l.Rank > 0 }
 
-// TrainPasses is what a forward and a backward pass cost, in forward passes: two for the
-// backward pass, of which the weights' gradients are one, that frozen weights do not take.
-// What the adapters themselves compute is not counted.
+// TrainPasses returns the cost of a forward and a backward pass, in forward passes. A backward pass
+// costs two, of which the weights' gradients are one, which frozen weights do not need. The
+// adapters' own products are not counted.
 func (l LoRA) TrainPasses() float64 {
 	if l.On() {
 		return 2
@@ -50,7 +50,7 @@ func (l LoRA) TrainPasses() float64 {
 	return 3
 }
 
-// Scaling is s.
+// Scaling returns s, the factor of the adapters' output.
 func (l LoRA) Scaling() float64 {
 	alpha := l.alpha()
 	if l.RSLoRA {
@@ -59,6 +59,7 @@ func (l LoRA) Scaling() float64 {
 	return alpha / float64(l.Rank)
 }
 
+// alpha returns Alpha, or its default.
 func (l LoRA) alpha() float64 {
 	if l.Alpha == 0 {
 		return 2 * float64(l.Rank)
@@ -66,7 +67,7 @@ func (l LoRA) alpha() float64 {
 	return l.Alpha
 }
 
-// targets are the layers with adapters, in a block's order.
+// targets returns the names of the layers with adapters, in a block's order.
 func (l LoRA) targets() []string {
 	if l.Targets == "" || l.Targets == allLinear {
 		return linearLayers
@@ -79,7 +80,7 @@ func (l LoRA) targets() []string {
 		func(name string) bool { return !slices.Contains(asked, name) })
 }
 
-// Validate checks what the tags cannot say; at is the section's name.
+// Validate checks what the tags cannot express; at names the section in errors.
 func (l LoRA) Validate(at string) error {
 	if !l.On() {
 		if l.Alpha != 0 || l.RSLoRA || Quantised(l.Base) || l.Targets != "" &&
@@ -103,12 +104,12 @@ func (l LoRA) Validate(at string) error {
 	return nil
 }
 
-// same reports whether both give the same layers the same adapters.
+// same reports whether l and o put the same adapters on the same layers.
 func (l LoRA) same(o LoRA) bool {
 	return l.Rank == o.Rank && l.Scaling() == o.Scaling() && slices.Equal(l.targets(), o.targets())
 }
 
-// String is the settings, or none.
+// String returns the settings, or "none" without adapters.
 func (l LoRA) String() string {
 	if !l.On() {
 		return "none"
@@ -116,7 +117,7 @@ func (l LoRA) String() string {
 	return l.settings()
 }
 
-// settings is how l is written in a configuration's section lora.
+// settings returns l as settings of a configuration: "lora.rank=8 lora.alpha=16 ...".
 func (l LoRA) settings() string {
 	s := fmt.Sprintf("lora.rank=%d lora.alpha=%g", l.Rank, l.alpha())
 	if l.RSLoRA {
@@ -128,23 +129,23 @@ func (l LoRA) settings() string {
 	return s
 }
 
-// adapter is the pair of matrices beside a frozen weight.
+// adapter is the pair of matrices that is added to a frozen weight.
 type adapter struct {
 	a, b  *compute.Param // [r,I], [O,r]
 	scale float64
 }
 
-// peftPrefix is before a module's name in peft's files.
+// peftPrefix begins the name of every module in peft's files.
 const peftPrefix = "base_model.model."
 
-// adapted are the adapters of a model of this architecture, by their frozen weight, and
-// their parameters in a fixed order: layer by layer, A before B. l has the
-// weights.
-func (l layout) adapted(o LoRA) (params []*compute.Param, adapters map[*compute.Param]*adapter) {
+// newAdapters returns the adapters of a model, without memory, by their frozen weight in l, and
+// their parameters in a fixed order: layer by layer, A before B.
+func (l layout) newAdapters(o LoRA) (params []*compute.Param,
+	adapters map[*compute.Param]*adapter) {
 	adapters = map[*compute.Param]*adapter{}
 	for i := range l.blocks {
 		for _, name := range o.targets() {
-			w := l.blocks[i].linear(name)
+			w := l.blocks[i].weight(name)
 			module := peftPrefix + strings.TrimSuffix(w.Name, ".weight")
 			matrix := func(which string, rows, cols int) *compute.Param {
 				return &compute.Param{Name: module + which, Shape: []int{rows, cols}, Rows: rows,
@@ -159,13 +160,13 @@ func (l layout) adapted(o LoRA) (params []*compute.Param, adapters map[*compute.
 	return params, adapters
 }
 
-// TrainedCount is how many parameters a model of kind k trains: those of its adapters and
-// a Scorer's head, or all without adapters.
+// TrainedCount returns the number of parameters that a model of kind k trains: the adapters' and a
+// Scorer's head, or all without adapters.
 func (c Config) TrainedCount(k Kind, o LoRA) (n int64) {
 	if !o.On() {
 		return c.ParamCount(k)
 	}
-	params, _ := c.arrange(k).adapted(o)
+	params, _ := c.arrange(k).newAdapters(o)
 	for _, p := range params {
 		n += int64(p.Len())
 	}
@@ -175,16 +176,16 @@ func (c Config) TrainedCount(k Kind, o LoRA) (n int64) {
 	return n
 }
 
-// linear is the weight of the layer that peft calls name.
-func (b *blockParams) linear(name string) *compute.Param {
+// weight returns the weight of the linear layer with peft's name.
+func (b *blockParams) weight(name string) *compute.Param {
 	return map[string]*compute.Param{"q_proj": b.wq, "k_proj": b.wk, "v_proj": b.wv, "o_proj": b.wo,
 		"gate_proj": b.gate, "up_proj": b.up, "down_proj": b.down}[name]
 }
 
-// Adapt makes a model of m's frozen weights and adapters of its own. m is the base, whose
-// memory all its adapted models share. A Scorer gets a head too (o.ScoreInit). m must
-// be a frozen language model; it may be closed before what was made of it. Without o.LoRA
-// the model is m's weights alone.
+// Adapt returns a model of m's frozen weights with adapters of its own, and with a head of its own
+// if it is a Scorer (o.ScoreInit). m is the base, whose memory all its adapted models share; it
+// must be a frozen language model and may be closed before them. Without o.LoRA the model has m's
+// weights alone.
 func (m *Model) Adapt(o Options) (*Model, error) {
 	if m.opt.Trainable || m.opt.Kind != LM || m.base != nil {
 		return nil, fmt.Errorf("model: adapt: the base must be a frozen language model without adapters: load it without Trainable")
@@ -199,7 +200,7 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 		ws: workspace.New(m.be), tokens: m.tokens}
 	a.params = nil
 	if o.LoRA.On() {
-		a.params, a.adapters = m.adapted(o.LoRA)
+		a.params, a.adapters = m.newAdapters(o.LoRA)
 	}
 	if o.Kind == Scorer {
 		d := m.cfg.Hidden
@@ -236,33 +237,34 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 	return a, nil
 }
 
-// Base is the frozen model whose Adapt made m; nil if there is none.
+// Base returns the frozen model from which Adapt made m, or nil.
 func (m *Model) Base() *Model { return m.base }
 
-// Alone reports whether the bits of a token's results do not depend on what else is computed, and
-// sampling has the bits of the trainer's passes (Backend.Alone).
+// Alone reports whether the bits of a token's results do not depend on what else a call computes,
+// so that sampling has the bits of the training passes (Backend.Alone).
 func (m *Model) Alone() bool { return m.be.Alone() }
 
-// LoRA is the configuration of m's adapters.
+// LoRA returns the settings of m's adapters.
 func (m *Model) LoRA() LoRA { return m.opt.LoRA }
 
-// linearAdd is a linear layer, with its adapter if it has one, added to r:
+// linearAdd computes a linear layer, with its adapter if it has one, added to r:
 //
 //	y = r + x wᵀ + s (x Aᵀ) Bᵀ
 func (m *Model) linearAdd(y, r, x compute.Tensor, w *compute.Param) {
 	m.be.LinearAdd(y, r, x, w)
 	if ad := m.adapters[w]; ad != nil {
-		m.be.LinearAdd(y, y, m.lowered(ad, x), ad.b)
+		m.be.LinearAdd(y, y, m.lowRank(ad, x), ad.b)
 	}
 }
 
-// linear is a linear layer without bias, with its adapter if it has one.
+// linear computes a linear layer without bias, with its adapter if it has one: y = x wᵀ + s (x Aᵀ)
+// Bᵀ.
 func (m *Model) linear(y, x compute.Tensor, w *compute.Param) {
 	m.be.Linear(y, x, w, nil, false)
 	m.adapt(y, x, w)
 }
 
-// linears are linear layers of one input, with biases, as they are.
+// linears computes linear layers of one input x, with their biases and adapters.
 func (m *Model) linears(ps []compute.Projection, x compute.Tensor) {
 	m.be.Linears(ps, x)
 	for _, p := range ps {
@@ -270,33 +272,34 @@ func (m *Model) linears(ps []compute.Projection, x compute.Tensor) {
 	}
 }
 
-// adapt adds the output of w's adapter.
+// adapt adds the output of w's adapter to y: y += s (x Aᵀ) Bᵀ.
 func (m *Model) adapt(y, x compute.Tensor, w *compute.Param) {
 	ad := m.adapters[w]
 	if ad == nil {
 		return
 	}
-	m.be.Linear(y, m.lowered(ad, x), ad.b, nil, true)
+	m.be.Linear(y, m.lowRank(ad, x), ad.b, nil, true)
 }
 
-// lowered is s x Aᵀ.
-func (m *Model) lowered(ad *adapter, x compute.Tensor) compute.Tensor {
+// lowRank returns s x Aᵀ, in the memory of low.
+func (m *Model) lowRank(ad *adapter, x compute.Tensor) compute.Tensor {
 	t := m.low(ad, x)
 	m.be.Linear(t, x, ad.a, nil, false)
 	m.be.Scale(t, ad.scale)
 	return t
 }
 
-// low is the memory for x Aᵀ, and dlow that for its gradient.
+// low returns the memory for x Aᵀ.
 func (m *Model) low(ad *adapter, x compute.Tensor) compute.Tensor {
 	return m.acts.lowNR.Slice(0, x.Len()/ad.a.Cols*ad.a.Rows)
 }
 
+// dlow returns the memory for the gradient of x Aᵀ.
 func (m *Model) dlow(ad *adapter, x compute.Tensor) compute.Tensor {
 	return m.acts.dlowNR.Slice(0, x.Len()/ad.a.Cols*ad.a.Rows)
 }
 
-// inputGrad is linearGrad's dx, and dt.
+// inputGrad computes dx of linearGrad, without acc, and dt of adaptGrad.
 func (m *Model) inputGrad(dx compute.Tensor, w *compute.Param, dy compute.Tensor) {
 	m.be.LinearGrad(dx, w, nil, dy, compute.Tensor{}, false)
 	if ad := m.adapters[w]; ad != nil {
@@ -307,7 +310,8 @@ func (m *Model) inputGrad(dx compute.Tensor, w *compute.Param, dy compute.Tensor
 	}
 }
 
-// weightGrad is the rest of linearGrad, of a layer without bias, directly behind inputGrad.
+// weightGrad computes the rest of linearGrad for a layer without bias, directly behind inputGrad,
+// whose dt it reads.
 func (m *Model) weightGrad(w *compute.Param, dy, x compute.Tensor) {
 	if !w.G.Absent() {
 		m.be.LinearGrad(compute.Tensor{}, w, nil, dy, x, false)
@@ -324,15 +328,16 @@ func (m *Model) weightGrad(w *compute.Param, dy, x compute.Tensor) {
 // trains reports whether w or its adapter has a gradient.
 func (m *Model) trains(w *compute.Param) bool { return !w.G.Absent() || m.adapters[w] != nil }
 
-// linearGrad is the gradient of linear.
+// linearGrad computes the gradient dx of linear, and adds to the gradients that w, b and w's
+// adapter have.
 //
-//	dx (=, or += if acc) dy w + what adaptGrad adds
+//	dx (=, or += if acc) dy w + the adapter's part (adaptGrad)
 func (m *Model) linearGrad(dx compute.Tensor, w, b *compute.Param, dy, x compute.Tensor, acc bool) {
 	m.be.LinearGrad(dx, w, b, dy, x, acc)
 	m.adaptGrad(dx, w, dy, x)
 }
 
-// linearsGrad is the gradient of linears. The gradients of the outputs are in Projection.Y.
+// linearsGrad computes the gradient of linears. The gradients of the outputs are in Projection.Y.
 func (m *Model) linearsGrad(dx compute.Tensor, ps []compute.Projection, x compute.Tensor) {
 	if len(m.adapters) > 0 && !m.be.Joined() {
 		for i, p := range ps { // one product for all would only change the order of dx's sum
@@ -346,7 +351,7 @@ func (m *Model) linearsGrad(dx compute.Tensor, ps []compute.Projection, x comput
 	}
 }
 
-// adaptGrad is the gradient of adapt; x Aᵀ is computed again.
+// adaptGrad adds the gradient of adapt; it computes x Aᵀ again.
 //
 //	t = s x Aᵀ;  B.G += dyᵀ t;  dt = s dy B;  A.G += dtᵀ x;  dx += dt A
 func (m *Model) adaptGrad(dx compute.Tensor, w *compute.Param, dy, x compute.Tensor) {

@@ -6,7 +6,7 @@ import (
 	"gad/internal/compute"
 )
 
-// need is a request for n elements of a class for a parameter; to is set to the memory.
+// need is a request for memory: n elements of a class for parameter p. to is set to the memory.
 type need struct {
 	what  string
 	p     *compute.Param
@@ -15,18 +15,18 @@ type need struct {
 	to    *compute.Tensor
 }
 
-// together reports whether all parameters' memory of a class is one block. Where the backend
-// rounds each block up, several hundred blocks would waste up to a page each. The host's memory
-// is not rounded.
-func together(f Footprint, c compute.Class) bool { return c&compute.Host == 0 && f.Block(1) > 1 }
+// oneBlock reports whether the memory of class c of all parameters is one block. If the backend
+// rounds each block up, several hundred blocks would waste up to a page each. The host's memory is
+// not rounded.
+func oneBlock(f Footprint, c compute.Class) bool { return c&compute.Host == 0 && f.Block(1) > 1 }
 
-// spread calls block for each block of memory that needs make, with its class, its number of
+// eachBlock calls block for each block of memory that needs require, with its class, its number of
 // elements and its needs. Each need begins at a multiple of gradAlign elements.
-func spread(f Footprint, needs []need, block func(c compute.Class, n int, of []need)) {
+func eachBlock(f Footprint, needs []need, block func(c compute.Class, n int, of []need)) {
 	var classes []compute.Class
 	shared := map[compute.Class][]need{}
 	for i, x := range needs {
-		if !together(f, x.class) {
+		if !oneBlock(f, x.class) {
 			block(x.class, x.n, needs[i:i+1])
 			continue
 		}
@@ -38,25 +38,25 @@ func spread(f Footprint, needs []need, block func(c compute.Class, n int, of []n
 	for _, c := range classes {
 		n := 0
 		for _, x := range shared[c] {
-			n += aligned(x.n)
+			n += alignUp(x.n)
 		}
 		block(c, n, shared[c])
 	}
 }
 
-// aligned is n up to the next multiple of gradAlign.
-func aligned(n int) int { return (n + gradAlign - 1) / gradAlign * gradAlign }
+// alignUp returns n rounded up to a multiple of gradAlign.
+func alignUp(n int) int { return (n + gradAlign - 1) / gradAlign * gradAlign }
 
-// needed is the bytes of the backend's memory that needs take.
-func needed(f Footprint, needs []need) (sum int64) {
-	spread(f, needs,
+// needBytes returns the bytes of the backend's memory for needs.
+func needBytes(f Footprint, needs []need) (sum int64) {
+	eachBlock(f, needs,
 		func(c compute.Class, n int, _ []need) { sum += f.Block(compute.Bytes(f, c, n)) })
 	return sum
 }
 
-// take allocates the memory for needs. On an error the model is closed.
+// take allocates the memory of needs. On an error it closes the model.
 func (m *Model) take(needs []need) (err error) {
-	spread(m.be, needs, func(c compute.Class, n int, of []need) {
+	eachBlock(m.be, needs, func(c compute.Class, n int, of []need) {
 		if err != nil {
 			return
 		}
@@ -74,13 +74,13 @@ func (m *Model) take(needs []need) (err error) {
 		at := 0
 		for _, x := range of {
 			*x.to = t.Slice(at, at+x.n)
-			at += aligned(x.n)
+			at += alignUp(x.n)
 		}
 	})
 	return err
 }
 
-// weightNeeds are the needs of the weights of params, each of a class.
+// weightNeeds returns the needs of the weights of params; class returns the class of each.
 func weightNeeds(params []*compute.Param, class func(*compute.Param) compute.Class) (needs []need) {
 	for _, p := range params {
 		needs = append(needs, need{"weight", p, class(p), p.Len(), &p.W})
@@ -88,9 +88,9 @@ func weightNeeds(params []*compute.Param, class func(*compute.Param) compute.Cla
 	return needs
 }
 
-// momentsOf are the needs of AdamW's moments of p, in 8 bits or float32. host is compute.Host for
-// moments in the host's memory, or 0.
-func momentsOf(p *compute.Param, eight bool, host compute.Class) []need {
+// momentNeeds returns the needs of AdamW's moments of p, in 8 bits if eight, else float32. host is
+// compute.Host for moments in the host's memory, else 0.
+func momentNeeds(p *compute.Param, eight bool, host compute.Class) []need {
 	if !eight {
 		return []need{
 			{"first moment", p, compute.Wide | host, p.Len(), &p.M},

@@ -2,26 +2,48 @@
 // internal/compute: parameters, forward and backward pass, sampling with a
 // cache of keys and values, AdamW, and the Hugging Face folder format.
 //
-// Below it are rooms that know no model: internal/architecture (what the families compute),
+// Its internal packages know no model: internal/architecture (the computation of each family),
 // internal/rope (rotary positions), internal/files (folders and GGUF files, and their tensors),
 // internal/sequence (sequences and packs of them), internal/workspace (device memory by purpose),
-// internal/pages and internal/logits (what sampling takes, and draws from).
+// internal/pages (counts of cache pages) and internal/logits (sums and draws over a row).
 //
-//	names.go                what of these rooms is this package's
-//	config.go, rope.go      a model's numbers, read from config.json and written
-//	model.go                parameters
-//	forward.go              both passes of the network
-//	pack.go                 sequences side by side in one pass, prompts shared
-//	gradients.go, all.go    memory of gradients; all sequences in passes of a size
-//	optimizer.go, schedule.go, settings.go  AdamW and its learning rate
-//	lora.go, adapter.go     adapters, and their files as peft has them
-//	quant.go                frozen weights in 8 and 4 bits
-//	engine.go, admit.go, decode.go, cache.go, prefix.go, generate.go  sampling
-//	rank.go, divergence.go  ranks of tokens among the vocabulary, KL between models
-//	kl.go, soft.go          the exact KL to another model, soft labels with a tail; gradients
-//	ranks.go, shards.go, zero.go  several processes, and AdamW's states divided among them
-//	folder.go, layers.go, shapes.go  loading and saving; some of the layers; known shapes
-//	plan.go, memory.go      what all of it takes
+// Start with model.go, then forward.go and pack.go.
+//
+//	model.go        parameters: layout, random weights, Close
+//	config.go       the architecture, read from config.json and written; counts of FLOPs
+//	rope.go         the rotary keys of config.json
+//	names.go        names of the internal packages that callers need
+//	forward.go      activations, the forward and the backward pass
+//	pack.go         sequences end to end in one pass, prompts shared; LogProbs, Scores, gradients
+//	all.go          the same for any number of sequences, in packs of bounded size
+//	gradients.go    the block of memory for gradients
+//	optimizer.go    AdamW and its saved state
+//	schedule.go     learning rate by step
+//	settings.go     the optimizer's settings
+//	lora.go         LoRA adapters
+//	adapter.go      their files in peft's format; merging
+//	quant.go        frozen weights in 8 and 4 bits
+//	engine.go       sampling with continuous batching: requests, the queue, a step
+//	admit.go        prompts: chunks, prefill, starting samples
+//	decode.go       samples: decode, draw, end
+//	constrain.go    draws among allowed tokens
+//	tokens.go       ids without a token
+//	cache.go        pages of keys and values, workspace of a step
+//	prefix.go       prefix tree of cached pages
+//	chunks.go       responses in contexts of bounded length
+//	generate.go     all responses to a batch of prompts
+//	rank.go         log-probability and rank of tokens among the vocabulary
+//	divergence.go   KL between two models, without gradient
+//	kl.go           divergence to another model, with gradient
+//	soft.go         soft labels with a tail, with gradient
+//	ranks.go        several processes: sequences and prompts divided among them
+//	shards.go       shards of a gradient, and their sum in a fixed order
+//	zero.go         AdamW's state divided among ranks (ZeRO stage 1)
+//	folder.go       loading and saving
+//	layers.go       models of some of the layers
+//	shapes.go       published shapes
+//	memory.go       allocation of weights and moments
+//	plan.go         estimate of a model's memory
 //
 // Legend, here and in names: N tokens of a pack, S sequences, T response tokens,
 // R selected rows, P prompts, D hidden width, H query heads, K key/value heads,
@@ -43,31 +65,31 @@ import (
 	"gad/model/internal/workspace"
 )
 
-// Options are the choices of Load and New.
+// Options are the settings of Load, New and Adapt.
 type Options struct {
 	Kind      Kind
 	Trainable bool // with gradients
 	// keep only each block's input, and compute the block again in the backward pass
 	Recompute bool
-	Seed      uint64  // for what is drawn: all weights in New, a Scorer's new head in Load
+	Seed      uint64  // of random weights: all in New, a Scorer's new head in Load, A in Adapt
 	ScoreInit float64 // standard deviation of a Scorer's new head; 0 is zeros
-	// New draws a chunk of normal numbers and repeats it, where only time and memory are measured
+	// New repeats one chunk of normal numbers: for measurements of time and memory
 	Repeat bool
 	LoRA   LoRA   // adapters on frozen weights; without a rank all weights are the model's own
-	Base   *Model // the frozen weights, where they are loaded already; see Load
-	// how frozen matrices are kept: Native, which "" is too, "q8_0" or "q4_0" (ggml's types)
+	Base   *Model // the frozen weights, if they are loaded already; see Load
+	// storage of frozen matrices: Native (also ""), "q8_0" or "q4_0" (ggml's types)
 	Quant string
-	// Load keeps only these, in ascending order, and numbers them anew; nil keeps all
+	// Load keeps only these layers, in ascending order, and renumbers them; nil keeps all
 	Layers []int
-	// Turns is a model that learns in turn with this one: between a gradient of the one and a
+	// Turns is a model that learns in turn with this one: between a gradient of either and a
 	// gradient of the other there is an optimizer step. The two share one block of memory for
 	// gradients.
 	Turns *Model
-	// StatesOver are the ranks among which an optimizer of the model divides AdamW's state; nil:
-	// every rank keeps all of it. Split must get the same ranks.
+	// StatesOver divides AdamW's state of the model among these ranks; nil: every rank keeps all
+	// of it. Split must get the same ranks.
 	StatesOver *Ranks
 
-	rewritten bool // the weights are frozen, but Remerge writes them
+	rewritten bool // frozen weights that Remerge writes
 }
 
 // Model is a transformer on a backend. Its methods are called from one goroutine.
@@ -77,62 +99,62 @@ type Model struct {
 	spec architecture.Spec
 	opt  Options
 	layout
-	base     *Model                      // the frozen weights, of a model made by Adapt
+	base     *Model                      // the frozen weights of a model made by Adapt, or nil
 	adapters map[*compute.Param]*adapter // by the base's weight
-	// models that Adapt has made of this one, which read its memory
+	// open models that Adapt has made from this one; they read its memory
 	users  int
 	closed bool
-	dir    string                       // the folder it was loaded from; "" of a part of its layers
-	dtypes map[string]safetensors.DType // of the folder's tensors, by the parameters' names
-	digest string                       // of the folder's weights; "" until Digest
-	mem    []compute.Tensor             // of the parameters, to be freed
+	dir    string                       // folder of the weights; "" of a model of some layers
+	dtypes map[string]safetensors.DType // dtypes of the folder's tensors, by parameter name
+	digest string                       // digest of the folder's weights; "" until Digest
+	mem    []compute.Tensor             // the blocks of the parameters, for Close
 	ws     *workspace.Workspace
 	grads  *gradMemory // nil: frozen
-	ranks  *Ranks      // that hold copies of it; nil is this process alone
-	shards int         // of an optimizer step; 0 is 1
-	// this rank has only those bits of the weights that products read (Optimizer.WholeWeights)
+	ranks  *Ranks      // ranks with copies of the model; nil: this process alone
+	shards int         // shards of an optimizer step's gradient; 0 is 1
+	// this rank lacks the bits of the weights that products do not read (Optimizer.WholeWeights)
 	narrowed bool
-	// of each id below vocab, whether it has a token; nil: all have (SetTokens)
+	// by id: whether the tokenizer has a token for it; nil: for all (SetTokens)
 	tokens []bool
-	angle  compute.Tensor // [ropes, positions, E], the tables of rotations
+	angle  compute.Tensor // [ropes, positions, E] rotary tables
 	angleN int            // positions in them
 	writes uint64         // number of writes to the weights
 
-	// Host buffers of the running pass, used again by the next.
+	// Host buffers of the running pass, reused by the next.
 	acts acts
 	pk   pack
 	host struct {
-		logp, ent, d      []float32 // [R] of LogProbGrad
-		logpFlat, entFlat []float32 // the same, sequence by sequence
-		logpST, entST     [][]float32
-		scoreN            []float32 // of ScoreGrad
+		logp, ent, d      []float32   // [R] of LogProbGrad; d: gradients, also ScoreGrad's
+		logpFlat, entFlat []float32   // logp and ent, sequence by sequence
+		logpST, entST     [][]float32 // rows of logpFlat and entFlat
+		scoreN            []float32   // scores of ScoreGrad
 	}
 
-	apart    bool             // prompts are not shared: for tests
+	unshared bool             // for tests: packs compute every prompt anew
 	watch    func(tokens int) // callback of Watch; nil: none
 	progress progress
 
-	asideTime time.Duration
+	asideTime time.Duration // AsideTime
 }
 
-// Watch calls f with numbers of tokens as LogProbs, Scores and their gradients proceed: for each
-// pack as many as it has, in parts, for a progress bar. A device that queues its work may be
-// behind. nil ends the calls.
+// Watch sets a callback for progress bars: during LogProbs, Scores and their gradients f gets the
+// number of tokens done since its last call; over a pack the numbers add up to its tokens. A device
+// that queues its work may be behind. nil ends the calls.
 func (m *Model) Watch(f func(tokens int)) { m.watch = f }
 
-// progress is the state of a pack's pass for Watch.
+// progress is the state of one pack's pass for Watch.
 type progress struct {
-	tokens int // of the pack
-	parts  int // of the pass: a block is one forward, and two more backward
-	done   int // of parts
+	tokens int // tokens of the pack
+	parts  int // parts of the pass: one for a block forward, two for a block backward
+	done   int // parts done
 	sent   int // tokens passed to the callback
 }
 
-// withGradient makes it the progress of a pass in both directions.
+// withGradient adds the parts of the backward pass to those of the forward pass.
 func (p *progress) withGradient() { p.parts *= 3 }
 
-// passed counts parts of a pass, and calls the callback.
-func (m *Model) passed(parts int) {
+// reportProgress counts parts of the running pass as done, and calls Watch's callback.
+func (m *Model) reportProgress(parts int) {
 	if m.watch == nil || m.progress.parts == 0 {
 		return
 	}
@@ -144,10 +166,10 @@ func (m *Model) passed(parts int) {
 	}
 }
 
-// layout is the parameters by role. Names are those of Hugging Face folders.
+// layout has a model's parameters by role, with the names of Hugging Face folders.
 type layout struct {
-	// the model's own, in a fixed order: embedding, blocks, final norm, head; with a base, adapters
-	// and score head
+	// the model's own parameters in a fixed order: embedding, blocks, final norm, head; with a base
+	// only the adapters and a Scorer's head
 	params []*compute.Param
 	embed  *compute.Param // [V,D]
 	blocks []blockParams
@@ -155,7 +177,8 @@ type layout struct {
 	head   *compute.Param // LM: [V,D], the embedding itself when tied; Scorer: [1,D]
 }
 
-// blockParams are one block's, in the order of spec. Absent biases and norms are nil.
+// blockParams has one block's parameters, in the order of architecture.Spec. Absent biases and
+// norms are nil.
 type blockParams struct {
 	norm1      *compute.Param // [D]
 	wq, wk, wv *compute.Param // [H*E,D], [K*E,D], [K*E,D]
@@ -169,7 +192,7 @@ type blockParams struct {
 	post2      *compute.Param // [D]
 }
 
-// arrange is the parameters of a model, without memory.
+// arrange returns the parameters of a model of kind k, without memory.
 func (c Config) arrange(k Kind) layout {
 	var l layout
 	add := func(name string, shape ...int) *compute.Param {
@@ -243,7 +266,8 @@ func (c Config) arrange(k Kind) layout {
 	return l
 }
 
-// alloc makes a model whose weights are zero. On an error nothing stays allocated.
+// alloc returns a model whose weights are zero, with gradients if o.Trainable. On an error nothing
+// stays allocated.
 func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 	if o.Kind != LM && o.Kind != Scorer {
 		return nil, fmt.Errorf("model: kind %d: expected LM or Scorer", int(o.Kind))
@@ -268,7 +292,7 @@ func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 	return m, nil
 }
 
-// New makes a model with random weights: matrices normal with standard deviation c.InitRange,
+// New returns a model with random weights: matrices normal with standard deviation c.InitRange,
 // norms such that they multiply by one, biases zero, a Scorer's head by o.ScoreInit. The weights
 // are a function of c and o.Seed alone.
 func New(be Backend, c Config, o Options) (*Model, error) {
@@ -298,7 +322,8 @@ func New(be Backend, c Config, o Options) (*Model, error) {
 	return m, nil
 }
 
-// draw fills p, the i-th parameter, with normal numbers.
+// draw fills p, the i-th parameter, with normal numbers of standard deviation std: a function of
+// Options.Seed, i and the element or, with Options.Repeat, one repeated chunk.
 func (m *Model) draw(p *compute.Param, i int, std float64) {
 	if m.opt.Repeat {
 		numbers := repeated()
@@ -313,7 +338,7 @@ func (m *Model) draw(p *compute.Param, i int, std float64) {
 	})
 }
 
-// repeated are what Options.Repeat repeats.
+// repeated returns the chunk of normal numbers that Options.Repeat repeats.
 var repeated = sync.OnceValue(func() []float32 {
 	x := make([]float32, files.Chunk)
 	for i := range x {
@@ -322,7 +347,8 @@ var repeated = sync.OnceValue(func() []float32 {
 	return x
 })
 
-// fill sets p.W element by element; f is called from several goroutines.
+// fill sets element i of p.W to f(i); f is called from several goroutines. A backend that only
+// counts memory (compute.Hollow) gets no values.
 func (m *Model) fill(p *compute.Param, f func(i int) float32) {
 	if _, ok := m.be.(compute.Hollow); ok {
 		m.refresh(p)
@@ -346,38 +372,38 @@ func (m *Model) fill(p *compute.Param, f func(i int) float32) {
 	m.refresh(p)
 }
 
-// refresh is called after every write to p.W; the optimizer's step refreshes by itself.
+// refresh tells the backend that p.W has changed, and counts the write. It must follow every write
+// to p.W but the optimizer's step, which refreshes by itself.
 func (m *Model) refresh(p *compute.Param) {
 	m.writes++
 	m.be.Refresh(p)
 }
 
-// written is a number that changes with every write to the weights.
-func (m *Model) written() uint64 {
+// writeCount returns a number that changes with every write to the model's or its base's weights.
+func (m *Model) writeCount() uint64 {
 	if m.base != nil {
-		return m.writes + m.base.written()
+		return m.writes + m.base.writeCount()
 	}
 	return m.writes
 }
 
-// Config is the architecture.
+// Config returns the model's architecture.
 func (m *Model) Config() Config { return m.cfg }
 
-// Params are the parameters in a fixed order: embedding, blocks, final norm, head.
-// Tied weights appear once. Of a model made by Adapt they are the adapters and a Scorer's
-// head.
+// Params returns the parameters in a fixed order: embedding, blocks, final norm, head. Tied weights
+// appear once. A model made by Adapt returns only its adapters and a Scorer's head.
 func (m *Model) Params() []*Param { return m.params }
 
-// Kind is the head on top of the backbone.
+// Kind returns the head on top of the backbone.
 func (m *Model) Kind() Kind { return m.opt.Kind }
 
-// errNarrowed is a mistake of a caller, who would save weights that lack bits.
+// errNarrowed refuses to save weights of which this rank lacks bits: a mistake of the caller.
 var errNarrowed = errors.New("model: this rank has not all bits of the weights that other ranks have stepped: call Optimizer.WholeWeights on all ranks first")
 
-// Share makes m use the memory of other for activations and caches, so that models which take
-// turns have it once. Both must be on the same backend and called from the same goroutine. The
-// results that a call of one left on the device are overwritten by the next call of the other.
-// Either may be closed first.
+// Share makes m use other's memory for activations and caches, so that models which take turns
+// allocate it once. Both must be on one backend (else it panics) and be called from one goroutine.
+// A call of either model overwrites the results that the other left on the device. Either may be
+// closed first.
 func (m *Model) Share(other *Model) {
 	if m.be != other.be {
 		panic("model: Share: models on two backends")
@@ -388,8 +414,8 @@ func (m *Model) Share(other *Model) {
 	}
 }
 
-// Close frees the model's memory; the model is of no use afterwards. A second
-// Close does nothing.
+// Close frees the model's memory; no other method may follow, but a second Close does nothing. The
+// weights of a base stay until the last model that Adapt made from it is closed.
 func (m *Model) Close() error {
 	err := m.be.Sync()
 	m.ws.Free()
@@ -417,7 +443,8 @@ func (m *Model) Close() error {
 	return nil
 }
 
-// Vocab returns the size of the vocabulary: the highest id of a token, plus 1.
+// Vocab returns the number of ids that count: for a language model the highest id with a token,
+// plus 1 (SetTokens), for a Scorer all rows of the embedding.
 func (m *Model) Vocab() int {
 	if m.opt.Kind != LM {
 		return m.cfg.Vocab

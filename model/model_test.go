@@ -392,7 +392,7 @@ func TestSharedPrompts(t *testing.T) {
 			begin := func() { tokens, told = append(tokens, 0), append(told, 0) }
 			type result struct{ values, grads [][]float32 }
 			pass := func(apart bool) (out result) {
-				lm.apart, scorer.apart = apart, apart
+				lm.unshared, scorer.unshared = apart, apart
 				begin()
 				l, e, err := lm.LogProbs(seqs, 0.8)
 				must(t, err)

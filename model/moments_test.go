@@ -129,7 +129,7 @@ func TestMoments8(t *testing.T) {
 		refused(ro, `F32, want U8: its moments are not kept as here: set optim.moments to float32`)
 		var list []safetensors.Source
 		for i := range read.params {
-			for _, s := range ro.stored(i) {
+			for _, s := range ro.stateTensors(i) {
 				list = append(list, read.source(s.name, s.shape, s.t, s.dtype))
 			}
 		}

@@ -9,12 +9,12 @@ import (
 	"gad/model/internal/sequence"
 )
 
-// Names of the rooms below that are this package's for who works with a model: its sequences
-// (sequence), its rotary positions (rope) and its kind (architecture); and names of the operations
-// that it runs on.
+// Names of the internal packages and of internal/compute that a user of this package needs: a
+// model's sequences (sequence), its rotary positions (rope), its kind (architecture), and types of
+// the backend (compute).
 
-// ErrUnsupported is wrapped by the errors about models that gad reads correctly
-// but cannot compute: another architecture, rope rule or attention variant.
+// ErrUnsupported is wrapped by errors about models that gad reads but cannot compute: another
+// architecture, rope rule or attention variant.
 var ErrUnsupported = rope.ErrUnsupported
 
 // Kind is the head on top of the backbone.
@@ -28,15 +28,15 @@ const (
 
 // Types of a model's settings and of its sequences.
 type (
-	// Seq is tokens, of which those in spans are trained.
+	// Seq is a sequence of tokens; the tokens in its spans are trained.
 	Seq = sequence.Seq
 	// Span is the tokens from one position to another.
 	Span = sequence.Span
-	// Segment is consecutive tokens that a pass computes.
+	// Segment is a run of consecutive tokens that a pass computes.
 	Segment = sequence.Segment
-	// RopeScaling is a rule for stretching the rotary frequencies.
+	// RopeScaling is a rule for scaling the rotary frequencies.
 	RopeScaling = rope.Scaling
-	// Chunks are how a long answer is written in contexts of bounded length.
+	// Chunks has the sizes by which a long answer is written in contexts of bounded length.
 	Chunks = sequence.Chunks
 )
 
@@ -70,15 +70,15 @@ type Footprint = compute.Footprint
 // product). Model.Params lists them.
 type Param = compute.Param
 
-// Sampling is how a token is drawn: from softmax(logits/Temperature), of which only the
-// TopK most probable tokens are kept, then the smallest set with at least the
-// probability TopP, then those at least MinP times as probable as the most probable.
-// A filter that is zero is off. Temperature 0 takes the most probable token.
+// Sampling has the settings by which a token is drawn from softmax(logits/Temperature): of all
+// tokens the TopK most probable are kept, of these the smallest set with at least the probability
+// TopP, of these the tokens at least MinP times as probable as the most probable one. A filter that
+// is zero is off. Temperature 0 takes the most probable token.
 type Sampling = compute.Sampling
 
-// ErrMemory is wrapped by the error of a model or an optimizer for which the backend has
-// too little memory.
+// ErrMemory is wrapped by errors about a model or an optimizer that does not fit into the backend's
+// memory.
 var ErrMemory = compute.ErrMemory
 
-// errNoBackend is the error of a model that is opened without a backend.
+// errNoBackend is the error of Load and New without a backend.
 var errNoBackend = errors.New("model: the backend is nil: open one with device.Open")

@@ -12,7 +12,7 @@ func (m *Model) AllTails(seqs []Seq, labelsST [][]SoftLabel, temperature float64
 	tailST = make([][]float32, len(seqs))
 	for _, pack := range Packs(seqs, maxTokens) {
 		own := Pick(seqs, pack)
-		x, err := m.labelled(own, Pick(labelsST, pack), temperature)
+		x, err := m.newLabelPass(own, Pick(labelsST, pack), temperature)
 		if err != nil {
 			return nil, f, err
 		}

@@ -14,7 +14,7 @@ import (
 	"gad/model/internal/files"
 )
 
-// AdamWConfig configures NewOptimizer.
+// AdamWConfig has the settings of NewOptimizer.
 type AdamWConfig struct {
 	LR           Schedule // learning rate of each optimizer step
 	Beta1, Beta2 float64  // decay of the moments; 0.9 and 0.999 are usual
@@ -37,21 +37,21 @@ func coded(p *compute.Param) bool {
 type Optimizer struct {
 	m       *Model
 	c       AdamWConfig
-	steps   int
-	first   int // steps taken before c.LR began
-	skipped int
-	gs      []compute.Tensor // the gradients
+	steps   int              // updates made
+	first   int              // steps before the first of c.LR
+	skipped int              // updates skipped
+	gs      []compute.Tensor // buffer of join: the gradients
 
 	// If the state is divided among ranks (Options.StatesOver):
 	ranks *Ranks
 	cuts  []int            // boundaries of the ranks' parts in the flat order of the gradients
-	parts []part           // [parameters] of this rank; whole parameters if not divided
-	own   []*compute.Param // buffer of stepped
+	parts []part           // [parameters] this rank's parts; whole parameters if not divided
+	own   []*compute.Param // buffer of ownParams
 
 	blocks compute.BlockSums // sums the squares of the parts; nil: each rank sums all of them
 }
 
-// NewOptimizer allocates the moments. Their memory belongs to m.
+// NewOptimizer returns an optimizer of m with zeroed moments, whose memory belongs to m.
 func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
 	if m == nil {
 		return nil, errors.New("model: optimizer: the model is nil: load one with Trainable")
@@ -75,7 +75,7 @@ func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
 		o.ranks, o.cuts = r, cut(m.params, r.Size(), c.Moments8)
 		mine := r.Part(r.Rank())
 		o.parts = partsOf(m.params, o.cuts[mine], o.cuts[mine+1])
-		// once: asking may allocate
+		// tested here, once: the test may allocate
 		if by, ok := m.be.(compute.BlockSums); ok && partUnit%by.SumBlock() == 0 {
 			o.blocks = by
 		}
@@ -86,27 +86,27 @@ func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
 	return o, nil
 }
 
-// StepStats describe one call of Optimizer.Step.
+// StepStats are the figures of one call of Optimizer.Step.
 type StepStats struct {
 	GradNorm float64 // global norm of the gradients before clipping
 	LR       float64 // learning rate of the step
-	Skipped  bool    // the norm was not finite: weights and moments did not change
+	Skipped  bool    // the norm was not finite: weights and moments are unchanged
 }
 
-// Step updates the weights from the gradients of all ranks together, at the learning rate
-// that the schedule gives the step, and zeroes the gradients. Gradients whose norm is above
-// ClipNorm are multiplied by ClipNorm/(norm+1e-6).
+// Step updates the weights from the sum of all ranks' gradients, at the learning rate that the
+// schedule gives the step, and zeroes the gradients. Gradients whose norm is above ClipNorm are
+// multiplied by ClipNorm/(norm+1e-6).
 func (o *Optimizer) Step() (st StepStats, err error) {
 	st.LR = o.c.LR.At(o.steps - o.first + 1)
 	st.GradNorm, st.Skipped, err = o.step(st.LR)
 	return st, err
 }
 
-// ScheduleFrom makes the next steps the first of the schedule: steps is the number of
-// optimizer steps that earlier stages took, whose state was loaded.
+// ScheduleFrom starts the learning rate's schedule behind so many optimizer steps, which earlier
+// stages took and whose state was loaded.
 func (o *Optimizer) ScheduleFrom(steps int) { o.first = steps }
 
-// step is Step at the learning rate lr.
+// step updates the weights at the learning rate lr; see Step.
 func (o *Optimizer) step(lr float64) (gradNorm float64, skipped bool, err error) {
 	if !(lr >= 0 && !math.IsInf(lr, 0)) {
 		return 0, false, fmt.Errorf(
@@ -127,7 +127,7 @@ func (o *Optimizer) step(lr float64) (gradNorm float64, skipped bool, err error)
 	}
 	o.steps++
 	o.m.writes++
-	o.m.be.AdamW(o.stepped(),
+	o.m.be.AdamW(o.ownParams(),
 		compute.AdamW{LR: lr, Beta1: o.c.Beta1, Beta2: o.c.Beta2, Eps: o.c.Eps,
 			Decay: o.c.WeightDecay, GradScale: scale, Step: o.steps})
 	if o.Sharded() {
@@ -138,7 +138,7 @@ func (o *Optimizer) step(lr float64) (gradNorm float64, skipped bool, err error)
 	return gradNorm, false, o.ZeroGrad()
 }
 
-// ZeroGrad zeroes the gradients, as after an error in a backward pass.
+// ZeroGrad zeroes the gradients, for use after an error in a backward pass.
 func (o *Optimizer) ZeroGrad() error {
 	o.m.grads.zero(o.m)
 	if err := o.m.be.Sync(); err != nil {
@@ -147,25 +147,26 @@ func (o *Optimizer) ZeroGrad() error {
 	return nil
 }
 
-// Steps is the number of updates made.
+// Steps returns the number of updates made.
 func (o *Optimizer) Steps() int { return o.steps }
 
-// Skipped is the number of updates left out because of a non-finite gradient.
+// Skipped returns the number of updates left out because of a non-finite gradient.
 func (o *Optimizer) Skipped() int { return o.skipped }
 
+// optimizerFormat is the value of the metadata key "format" of a saved state.
 const optimizerFormat = "gad-optimizer-1"
 
-// stored is a tensor of a saved state.
-type stored struct {
+// stateTensor is a tensor of a saved state.
+type stateTensor struct {
 	name  string
 	shape []int
-	t     compute.Tensor // this rank's elements, from lo on; of several ranks a part, or none
+	t     compute.Tensor // this rank's elements, from lo on; if Sharded a part, or none
 	lo    int
 	dtype safetensors.DType
 }
 
-// len is the number of elements on all ranks together.
-func (s stored) len() int {
+// len returns the number of elements on all ranks together.
+func (s stateTensor) len() int {
 	n := 1
 	for _, d := range s.shape {
 		n *= d
@@ -173,48 +174,49 @@ func (s stored) len() int {
 	return n
 }
 
-// stored are the tensors of the state of parameter i: the moments "m.<parameter>" and
-// "v.<parameter>"; of moments in 8 bits the codes, and their scales, "m.scale.<parameter>".
-func (o *Optimizer) stored(i int) (list []stored) {
+// stateTensors returns the tensors of the state of parameter i: the moments "m.<parameter>" and
+// "v.<parameter>", in 8 bits as codes, each followed by its scales, "m.scale.<parameter>" and
+// "v.scale.<parameter>".
+func (o *Optimizer) stateTensors(i int) (list []stateTensor) {
 	p, x := o.m.params[i], o.parts[i]
 	for _, s := range []struct {
 		name     string
 		t, scale compute.Tensor
 	}{{"m.", x.step.M, x.step.MScale}, {"v.", x.step.V, x.step.VScale}} {
 		if !o.c.Moments8 || !coded(p) {
-			list = append(list, stored{s.name + p.Name, p.Shape, s.t, x.lo, safetensors.F32})
+			list = append(list, stateTensor{s.name + p.Name, p.Shape, s.t, x.lo, safetensors.F32})
 			continue
 		}
-		list = append(list, stored{s.name + p.Name, p.Shape, s.t, x.lo, safetensors.U8},
-			stored{s.name + "scale." + p.Name, []int{compute.Blocks(p.Len())}, s.scale,
+		list = append(list, stateTensor{s.name + p.Name, p.Shape, s.t, x.lo, safetensors.U8},
+			stateTensor{s.name + "scale." + p.Name, []int{compute.Blocks(p.Len())}, s.scale,
 				x.lo / compute.MomentBlock, safetensors.F32})
 	}
 	return list
 }
 
-// Bytes is the size of what Save writes without the master weights, headers apart.
+// Bytes returns the size of the file that Save writes without master weights, headers not counted.
 func (o *Optimizer) Bytes() (n int64) {
 	for i := range o.m.params {
-		for _, s := range o.stored(i) {
+		for _, s := range o.stateTensors(i) {
 			n += int64(s.dtype.Size()) * int64(s.len())
 		}
 	}
 	return n
 }
 
-// Save writes the state as one safetensors file: the moments, in float32 or as codes of 8
-// bits with their scales, the counts in the metadata and, if master, the weights
-// "w.<parameter>", which a folder of a narrower dtype does not hold in full: with them a
-// resumed run has the same bits.
+// Save writes the state as one safetensors file: the moments, in float32 or as 8-bit codes with
+// their scales, the counts in the metadata and, if master, the weights "w.<parameter>" in float32.
+// A model folder of a narrower dtype lacks bits of them: with master weights a resumed run has the
+// same bits.
 //
 // If the state is Sharded, all ranks call Save together, and each writes the whole state; ranks
 // without a file pass io.Discard.
 func (o *Optimizer) Save(w io.Writer, master bool) error {
 	var ts []safetensors.Source
 	for i, p := range o.m.params {
-		for _, s := range o.stored(i) {
+		for _, s := range o.stateTensors(i) {
 			if o.Sharded() {
-				ts = append(ts, o.gathered(s))
+				ts = append(ts, o.gatherSource(s))
 			} else {
 				ts = append(ts, o.m.source(s.name, s.shape, s.t, s.dtype))
 			}
@@ -231,9 +233,8 @@ func (o *Optimizer) Save(w io.Writer, master bool) error {
 	return nil
 }
 
-// Load reads what Save wrote for a model of the same parameters, and takes over
-// its master weights if it has them. All names, shapes and values are checked
-// before anything changes.
+// Load reads a file that Save wrote for a model of the same parameters, with its master weights if
+// it has them. It checks all names, shapes and values before anything changes.
 func (o *Optimizer) Load(path string) error {
 	f, err := safetensors.Open(path)
 	if err != nil {
@@ -246,6 +247,7 @@ func (o *Optimizer) Load(path string) error {
 	return nil
 }
 
+// load reads the state from an open file.
 func (o *Optimizer) load(f *safetensors.File) error {
 	meta := f.Metadata()
 	if meta["format"] != optimizerFormat {
@@ -259,15 +261,15 @@ func (o *Optimizer) load(f *safetensors.File) error {
 		return fmt.Errorf("counts: %w", err)
 	}
 	var all []*files.OnDisk
-	var places []transfer // of this rank's part
-	var want []stored
+	var places []transfer // this rank's parts
+	var want []stateTensor
 	ps := o.m.params
 	for i := range ps {
-		want = append(want, o.stored(i)...)
+		want = append(want, o.stateTensors(i)...)
 	}
 	own := len(want)
 	for _, p := range ps {
-		want = append(want, stored{"w." + p.Name, p.Shape, p.W, 0, safetensors.F32})
+		want = append(want, stateTensor{"w." + p.Name, p.Shape, p.W, 0, safetensors.F32})
 	}
 	_, master := f.Tensor(want[own].name)
 	if !master {
@@ -316,7 +318,7 @@ func (o *Optimizer) load(f *safetensors.File) error {
 	return nil
 }
 
-// checkState wants finite values, and no negative ones where they are sums of squares or scales.
+// checkState refuses values that are not finite, and negative second moments and scales.
 func checkState(list []*files.OnDisk) error {
 	nowhere := func(_, _, _ int) []float32 { return nil }
 	return files.Widen(list, nowhere, func(i, lo int, part []float32, _ bool) error {

@@ -10,35 +10,35 @@ import (
 )
 
 // pack is sequences laid end to end. Adjacent sequences with the same prompt share its tokens:
-// their responses are branches of it (compute.Pack), and where they are Branching, branches of what
-// they have in common.
+// their responses are branches of it (compute.Pack). Branching sequences are branches of their
+// longest common prefixes.
 type pack struct {
 	compute.Pack
 	ids, pos      []int32
-	rows, targets []int32  // [R] of the trained tokens: the row that predicts a token, and the token
-	place         []int32  // [R] index in rows of the trained tokens, sequence by sequence
+	rows, targets []int32  // [R] by trained token: the row that predicts it, and its id
+	place         []int32  // [R] index in rows of each trained token, sequence by sequence
 	counts        []int    // [S] trained tokens
-	scored        []int32  // the rows that are scored, each once
+	scored        []int32  // rows that are scored, each once
 	scores        []int32  // [N] index in scored of each score, sequence by sequence
-	laid          struct { // of the group that is being laid
+	laid          struct { // buffers of lay: the group of sequences being laid out
 		sequence.Tree
-		from  []int    // where each sequence begins in rows
-		rows  []int32  // of the tokens, sequence by sequence
-		at    []uint64 // of the trained tokens: row, then number
-		token []int32  // the same, by number
+		from  []int    // start of each sequence in rows
+		rows  []int32  // row of each token, sequence by sequence
+		at    []uint64 // trained tokens: row in the upper half, number in the lower
+		token []int32  // ids of the trained tokens, by number
 	}
 }
 
-// reads says which rows of a pack its head reads.
+// reads selects the rows of a pack that its head reads.
 type reads int
 
 const (
-	trainedRows reads = iota // those that predict trained tokens: each sequence needs a prompt
-	lastRows                 // of each sequence's last token
-	turnRows                 // of the tokens that end turns (Seq.turnEnd)
+	trainedRows reads = iota // rows that predict trained tokens: each sequence needs a prompt
+	lastRows                 // rows of the sequences' last tokens
+	turnRows                 // rows of the tokens that end turns (Seq.TurnEnd)
 )
 
-// pack checks and lays out sequences, in place of the previous pack.
+// pack checks the sequences and lays them out, over the previous pack.
 func (m *Model) pack(seqs []Seq, which reads) (*pack, error) {
 	p := &m.pk
 	*p = pack{Pack: compute.Pack{Start: append(p.Start[:0], 0), Parent: p.Parent[:0]},
@@ -66,7 +66,7 @@ func (m *Model) pack(seqs []Seq, which reads) (*pack, error) {
 	}
 	for lo := 0; lo < len(seqs); {
 		hi := lo + 1
-		for hi < len(seqs) && !m.apart && sequence.SharePrompt(seqs[lo], seqs[hi]) {
+		for hi < len(seqs) && !m.unshared && sequence.SharePrompt(seqs[lo], seqs[hi]) {
 			hi++
 		}
 		p.lay(seqs[lo:hi], which)
@@ -81,8 +81,8 @@ func (m *Model) pack(seqs []Seq, which reads) (*pack, error) {
 	return p, m.angles(longest)
 }
 
-// lay appends the sequences of one prompt. rows ascend within it, so that those are adjacent from
-// which several tokens are predicted: the last ones of a run that has branches.
+// lay appends the sequences of one prompt. rows of trained tokens ascend within the group, so that
+// tokens predicted from one row, the last row of a run with branches, are adjacent.
 func (p *pack) lay(group []Seq, which reads) {
 	g := &p.laid
 	g.Grow(group)
@@ -110,7 +110,7 @@ func (p *pack) lay(group []Seq, which reads) {
 		p.train(group)
 		return
 	}
-	var known map[int32]int32 // turns that may end in what several sequences have in common
+	var known map[int32]int32 // scored rows that several Branching sequences may share
 	for i, s := range group {
 		rows := g.rows[g.from[i]:][:len(s.IDs)]
 		p.counts = append(p.counts, s.Trained())
@@ -136,12 +136,12 @@ func (p *pack) lay(group []Seq, which reads) {
 	}
 }
 
-// score appends a score that is read from a row of its own.
+// score appends a score, and its row to scored.
 func (p *pack) score(row int32) {
 	p.scores, p.scored = append(p.scores, int32(len(p.scored))), append(p.scored, row)
 }
 
-// train appends the trained tokens of the group that is laid.
+// train appends the trained tokens of group, which lay is laying out.
 func (p *pack) train(group []Seq) {
 	g := &p.laid
 	g.at, g.token = g.at[:0], g.token[:0]
@@ -164,7 +164,8 @@ func (p *pack) train(group []Seq) {
 	}
 }
 
-// segment appends tokens whose first is at position pos.
+// segment appends a run of tokens behind segment parent, -1 for none; pos is the first token's
+// position.
 func (p *pack) segment(ids []int32, pos int, parent int32) {
 	for t := range ids {
 		p.pos = append(p.pos, int32(pos+t))
@@ -173,6 +174,7 @@ func (p *pack) segment(ids []int32, pos int, parent int32) {
 	p.Start, p.Parent = append(p.Start, int32(len(p.ids))), append(p.Parent, parent)
 }
 
+// checkIDs refuses ids outside the vocabulary.
 func (m *Model) checkIDs(ids []int32) error {
 	for t, id := range ids {
 		if id < 0 || int(id) >= m.Vocab() {
@@ -184,8 +186,8 @@ func (m *Model) checkIDs(ids []int32) error {
 	return nil
 }
 
-// split cuts a row of all response tokens into the sequences' rows, in out; their values
-// are in flat.
+// split returns x, a value for each of the pack's rows, as rows by sequence in out, whose memory is
+// flat. It is join's inverse.
 func (p *pack) split(out [][]float32, flat, x []float32) [][]float32 {
 	out = slices.Grow(out[:0], len(p.counts))
 	for k, r := range p.place {
@@ -197,7 +199,8 @@ func (p *pack) split(out [][]float32, flat, x []float32) [][]float32 {
 	return out
 }
 
-// join is split's inverse; what names the values in errors.
+// join writes x, rows by sequence, to out in the order of the pack's rows; what names the values in
+// errors. It is split's inverse.
 func (p *pack) join(out []float32, what string, x [][]float32) ([]float32, error) {
 	if len(x) != len(p.counts) {
 		return nil, fmt.Errorf("model: %s of %d sequences: the pack has %d", what, len(x),
@@ -219,7 +222,8 @@ func (p *pack) join(out []float32, what string, x [][]float32) ([]float32, error
 	return out, nil
 }
 
-func (m *Model) need(k Kind, train bool) error {
+// require refuses a model of another kind, or a frozen one if train.
+func (m *Model) require(k Kind, train bool) error {
 	if m.opt.Kind != k {
 		return fmt.Errorf("model: a %s model where a %s model is needed", m.opt.Kind, k)
 	}
@@ -229,6 +233,7 @@ func (m *Model) need(k Kind, train bool) error {
 	return nil
 }
 
+// invTemp returns 1/temperature.
 func invTemp(temperature float64) (float64, error) {
 	if !(temperature > 0 && temperature <= math.MaxFloat32) {
 		return 0, fmt.Errorf("model: temperature %g: expected a positive number (1 for the model's own distribution)", temperature)
@@ -236,15 +241,15 @@ func invTemp(temperature float64) (float64, error) {
 	return 1 / temperature, nil
 }
 
-// packed is Attention over the sequences of the pack.
-func (m *Model) packed(i int, b *block, posN []int32) {
+// attendPack computes the attention of layer i over the sequences of the pack.
+func (m *Model) attendPack(i int, b *block, posN []int32) {
 	l := m.spec.Layers[i]
 	m.rotate(l, b.qNHE, b.kNKE, b.qkNHE, posN, false)
 	m.be.Attention(b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, m.attnShape(l), m.pk.Pack)
 }
 
-// heads is the language-model head's memory for the pack's response rows.
-func (m *Model) heads(p *pack) compute.HeadOut {
+// headMemory returns the outputs of the language model's head for the pack's rows.
+func (m *Model) headMemory(p *pack) compute.HeadOut {
 	r := len(p.rows)
 	return compute.HeadOut{
 		LogpR: m.ws.Get("log-probabilities [R]", compute.Wide, r),
@@ -253,6 +258,7 @@ func (m *Model) heads(p *pack) compute.HeadOut {
 	}
 }
 
+// keeps returns the activations that a training pass keeps.
 func (m *Model) keeps() keep {
 	if m.opt.Recompute {
 		return keepInputs
@@ -260,13 +266,12 @@ func (m *Model) keeps() keep {
 	return keepBlocks
 }
 
-// LogProbs gives, for each sequence's trained tokens, span behind span, the natural logarithm of
-// their probability at the given temperature, and the entropy in nats of the
-// distribution they were drawn from. The sequences are one pack; no gradient is
-// kept. A sequence's values have the same bits whatever else is in the pack, and whether
-// its prompt is shared.
+// LogProbs returns, for each sequence's trained tokens, span after span, the natural logarithm of
+// their probability at the given temperature, and the entropy, in nats, of the distribution that
+// they were drawn from. The sequences are one pack; no gradient is kept. A sequence's values have
+// the same bits whatever else is in the pack, and whether or not its prompt is shared.
 func (m *Model) LogProbs(seqs []Seq, temperature float64) (logpST, entST [][]float32, err error) {
-	if err := m.need(LM, false); err != nil {
+	if err := m.require(LM, false); err != nil {
 		return nil, nil, err
 	}
 	inv, err := invTemp(temperature)
@@ -281,11 +286,11 @@ func (m *Model) LogProbs(seqs []Seq, temperature float64) (logpST, entST [][]flo
 		return p.split(nil, nil, nil), p.split(nil, nil, nil), nil
 	}
 	a := m.activations(len(p.ids), keepNothing)
-	out := m.heads(p)
+	out := m.headMemory(p)
 	if err := m.ws.Take(); err != nil {
 		return nil, nil, err
 	}
-	m.forward(a, p.ids, p.pos, m.packed)
+	m.forward(a, p.ids, p.pos, m.attendPack)
 	r := len(p.rows)
 	logp, ent := make([]float32, r), make([]float32, r)
 	if err := m.logProbs(logp, ent, out, inv); err != nil {
@@ -294,7 +299,8 @@ func (m *Model) LogProbs(seqs []Seq, temperature float64) (logpST, entST [][]flo
 	return p.split(nil, make([]float32, r), logp), p.split(nil, make([]float32, r), ent), nil
 }
 
-// logProbs is the head over a finished forward pass.
+// logProbs runs the head behind a finished forward pass: it writes the log-probabilities and
+// entropies of the pack's rows to logp and ent, and leaves them in out.
 func (m *Model) logProbs(logp, ent []float32, out compute.HeadOut, inv float64) error {
 	m.be.LogProb(out, m.acts.hND, m.head, m.pk.rows, m.pk.targets, inv)
 	m.be.Download(logp, out.LogpR)
@@ -305,19 +311,20 @@ func (m *Model) logProbs(logp, ent []float32, out compute.HeadOut, inv float64) 
 	return nil
 }
 
-// LogProbGrad is a forward pass, seed and a backward pass. seed gets log-probabilities and
-// entropies as LogProbs gives them, valid until the model's next call, and returns the loss's
-// gradient with respect to both, of the same shapes; dent may be nil. Gradients are added to
-// Param.G. After an error Param.G may hold a part of them, which the caller clears.
+// LogProbGrad runs a forward pass, seed and a backward pass. seed gets log-probabilities and
+// entropies as LogProbs returns them, valid until the model's next call, and returns the loss's
+// gradient with respect to both, in the same shapes; dent may be nil. Gradients are added to
+// Param.G. After an error Param.G may hold a part of them: the caller must clear it.
 func (m *Model) LogProbGrad(seqs []Seq, temperature float64,
 	seed func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error)) error {
 	return m.logProbGrad(seqs, temperature, nil, seed)
 }
 
-// logProbGrad is the pass of LogProbGrad and, unless x is nil, of LogProbDivergenceGrad.
+// logProbGrad runs the passes of LogProbGrad and, unless x is nil, of LogProbDivergenceGrad or
+// LogProbTailGrad.
 func (m *Model) logProbGrad(seqs []Seq, temperature float64, x *klPass,
 	seed func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error)) error {
-	if err := m.need(LM, true); err != nil {
+	if err := m.require(LM, true); err != nil {
 		return err
 	}
 	inv, err := invTemp(temperature)
@@ -338,14 +345,14 @@ func (m *Model) logProbGrad(seqs []Seq, temperature float64, x *klPass,
 	}
 	m.progress.withGradient()
 	a := m.activations(len(p.ids), m.keeps())
-	out := m.heads(p)
+	out := m.headMemory(p)
 	dlogp, dent :=
 		m.ws.Get("gradient of log-probabilities [R]", compute.Wide, r),
 		m.ws.Get("gradient of entropies [R]", compute.Wide, r)
 	if err := m.ws.Take(); err != nil {
 		return err
 	}
-	m.forward(a, p.ids, p.pos, m.packed)
+	m.forward(a, p.ids, p.pos, m.attendPack)
 	h := &m.host
 	h.logp, h.ent = slices.Grow(h.logp[:0], r)[:r], slices.Grow(h.ent[:0], r)[:r]
 	if err := m.logProbs(h.logp, h.ent, out, inv); err != nil {
@@ -384,20 +391,20 @@ func (m *Model) logProbGrad(seqs []Seq, temperature float64, x *klPass,
 			return err
 		}
 	}
-	m.backward(a, p.ids, p.pos, p.Pack, m.packed)
+	m.backward(a, p.ids, p.pos, p.Pack, m.attendPack)
 	if err := m.be.Sync(); err != nil {
 		return fmt.Errorf("model: gradient of log-probabilities: %w", err)
 	}
 	return nil
 }
 
-// Scores gives a Scorer's value at each sequence's last token. The sequences are
-// one pack; their spans only say what those with the same prompt share.
+// Scores returns a Scorer's value at each sequence's last token. The sequences are one pack; their
+// spans only tell which prompt sequences share.
 func (m *Model) Scores(seqs []Seq) ([]float32, error) { return m.scores(seqs, lastRows) }
 
-// scores gives a Scorer's values at the chosen rows of a pack, sequence by sequence.
+// scores returns a Scorer's values at the chosen rows of a pack, sequence by sequence.
 func (m *Model) scores(seqs []Seq, which reads) ([]float32, error) {
-	if err := m.need(Scorer, false); err != nil {
+	if err := m.require(Scorer, false); err != nil {
 		return nil, err
 	}
 	p, err := m.pack(seqs, which)
@@ -410,14 +417,14 @@ func (m *Model) scores(seqs []Seq, which reads) ([]float32, error) {
 	if err := m.ws.Take(); err != nil {
 		return nil, err
 	}
-	m.forward(a, p.ids, p.pos, m.packed)
+	m.forward(a, p.ids, p.pos, m.attendPack)
 	x := make([]float32, n)
 	err = m.score(x, s)
-	return p.each(nil, x), err
+	return p.expandScores(nil, x), err
 }
 
-// each is a value of each score, in out, from one of each scored row.
-func (p *pack) each(out, x []float32) []float32 {
+// expandScores returns x, a value of each scored row, as a value of each score, in out.
+func (p *pack) expandScores(out, x []float32) []float32 {
 	out = out[:0]
 	for _, n := range p.scores {
 		out = append(out, x[n])
@@ -425,7 +432,8 @@ func (p *pack) each(out, x []float32) []float32 {
 	return out
 }
 
-// score is the head over a finished forward pass.
+// score runs the head behind a finished forward pass: it writes the values of the scored rows to
+// scoreN, and leaves them in s.
 func (m *Model) score(scoreN []float32, s compute.Tensor) error {
 	m.be.Score(s, m.acts.hND, m.head, m.pk.scored)
 	m.be.Download(scoreN, s)
@@ -435,25 +443,25 @@ func (m *Model) score(scoreN []float32, s compute.Tensor) error {
 	return nil
 }
 
-// ScoreGrad is LogProbGrad for a Scorer: seed gets the scores, valid until the model's next
-// call, and returns the loss's gradient with respect to them. nil is a gradient of zero: there
-// is no backward pass.
+// ScoreGrad is LogProbGrad for a Scorer: seed gets the scores, valid until the model's next call,
+// and returns the loss's gradient with respect to them. seed may return nil for a gradient of zero:
+// then there is no backward pass.
 func (m *Model) ScoreGrad(seqs []Seq,
 	seed func(scoreS []float32) (dscoreS []float32, err error)) error {
 	return m.scoreGrad(seqs, lastRows, seed)
 }
 
-// TurnScoreGrad is ScoreGrad with the scores of AllTurnScores: those of all turns, sequence by
-// sequence (Seq.Turns of each), from one forward pass; one backward pass takes their gradients.
+// TurnScoreGrad is ScoreGrad with the scores of all turns, as AllTurnScores returns them, sequence
+// by sequence (Seq.Turns of each), from one forward pass; one backward pass takes their gradients.
 func (m *Model) TurnScoreGrad(seqs []Seq,
 	seed func(scoreN []float32) (dscoreN []float32, err error)) error {
 	return m.scoreGrad(seqs, turnRows, seed)
 }
 
-// scoreGrad is the pass of ScoreGrad and TurnScoreGrad.
+// scoreGrad runs the passes of ScoreGrad and TurnScoreGrad.
 func (m *Model) scoreGrad(seqs []Seq, which reads,
 	seed func(scoreN []float32) (dscoreN []float32, err error)) error {
-	if err := m.need(Scorer, true); err != nil {
+	if err := m.require(Scorer, true); err != nil {
 		return err
 	}
 	p, err := m.pack(seqs, which)
@@ -469,13 +477,13 @@ func (m *Model) scoreGrad(seqs []Seq, which reads,
 	if err := m.ws.Take(); err != nil {
 		return err
 	}
-	m.forward(a, p.ids, p.pos, m.packed)
+	m.forward(a, p.ids, p.pos, m.attendPack)
 	h := &m.host
 	h.d = slices.Grow(h.d[:0], n)[:n]
 	if err := m.score(h.d, s); err != nil {
 		return err
 	}
-	h.scoreN = p.each(h.scoreN, h.d)
+	h.scoreN = p.expandScores(h.scoreN, h.d)
 	dscoreN, err := seed(h.scoreN)
 	if err != nil || dscoreN == nil {
 		return err
@@ -495,7 +503,7 @@ func (m *Model) scoreGrad(seqs []Seq, which reads,
 	}
 	m.be.Zero(a.dhND)
 	m.be.ScoreGrad(a.dhND, m.head, ds, a.hND, p.scored)
-	m.backward(a, p.ids, p.pos, p.Pack, m.packed)
+	m.backward(a, p.ids, p.pos, p.Pack, m.attendPack)
 	if err := m.be.Sync(); err != nil {
 		return fmt.Errorf("model: gradient of scores: %w", err)
 	}

@@ -6,45 +6,45 @@ import (
 	"gad/model/internal/workspace"
 )
 
-// PlanOptions are the uses of a model that Config.Plan counts memory for.
+// PlanOptions are the uses of a model whose memory Config.Plan counts.
 type PlanOptions struct {
 	Kind      Kind
 	Trainable bool // gradients and moments
 	Recompute bool
-	LoRA      LoRA   // adapters alone are counted: their base is a frozen model's Plan
+	LoRA      LoRA   // only adapters are counted: the Plan of their base is a frozen model's
 	Quant     string // Options.Quant, of a frozen model
-	Moments8  bool   // AdamWConfig's
-	Offload   bool   // AdamWConfig's
+	Moments8  bool   // AdamWConfig.Moments8
+	Offload   bool   // AdamWConfig.Offload
 	Ranks     int    // number of ranks that divide AdamW's state (Options.StatesOver); 0 is 1
 	// bytes of the gradients of Options.Turns, which share one block with this model's
 	Turns   int64
 	Merged  bool // frozen weights that Remerge writes (Model.Merged)
-	Tokens  int  // of the largest pack
-	Forward int  // of the largest pack of a forward pass alone, if that is larger
-	// Generation; Slots 0 is none.
+	Tokens  int  // tokens of the largest pack
+	Forward int  // tokens of the largest pack of a forward pass alone, if that is larger
+	// Generation, if Slots is above 0.
 	Slots, N, Prompts    int // as in SampleOptions, and the number of prompts of a call
-	PromptTokens, MaxNew int
+	PromptTokens, MaxNew int // most tokens of a prompt, and of a response
 	Chunks               Chunks
 	PageTokens           int // 0 is 16
 }
 
-// Plan is memory in bytes.
+// Plan is a model's memory by use, in bytes.
 type Plan struct {
-	// gradients of its own: two models that learn in turn have the larger ones
+	// Gradients are the model's own: two models that learn in turn need only the larger ones.
 	Weights, Gradients, Moments int64
-	HostMoments                 int64 // in the host's memory, not in Total
-	// of Weights, what is computed with: the upper halves of Masters
+	HostMoments                 int64 // moments in the host's memory, not in Total
+	// the part of Weights that products read: of Masters the upper halves
 	Computed    int64
-	Copies      int64 // of weights, that a backend computes with
-	Activations int64 // the workspace, gradients of activations included
+	Copies      int64 // copies of weights in the form that the backend multiplies
+	Activations int64 // the workspace, with the gradients of activations
 	Cache       int64 // keys and values of generation
 	Lent        int64 // keys and values in the memory of gradients, not in Cache
-	Scratch     int64 // of operations; models on one backend share it
+	Scratch     int64 // scratch memory of operations; models on one backend share it
 
-	purposes map[workspace.Purpose]int64 // what Activations adds up
+	purposes map[workspace.Purpose]int64 // the summands of Activations
 }
 
-// SharedActivations is the Activations of models that share them (Model.Share).
+// SharedActivations returns the bytes of activations of models that share them (Model.Share).
 func SharedActivations(plans ...Plan) (bytes int64) {
 	most := map[workspace.Purpose]int64{}
 	for _, p := range plans {
@@ -56,17 +56,17 @@ func SharedActivations(plans ...Plan) (bytes int64) {
 	return bytes
 }
 
-// Total is the sum, in the device's memory.
+// Total returns the sum of the memory on the device.
 func (p Plan) Total() int64 {
 	return p.Weights + p.Copies + p.Gradients + p.Moments + p.Activations + p.Cache + p.Scratch
 }
 
-// Plan estimates the memory that a model of this architecture takes on a backend.
+// Plan returns an estimate of the memory that a model of this architecture needs on a backend.
 func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 	var p Plan
 	all := c.arrange(o.Kind)
 	p.parameters(f, o, &all)
-	// The workspace has for each purpose the largest size that was requested.
+	// The workspace holds one block for each purpose, of the largest size requested.
 	p.purposes = map[workspace.Purpose]int64{}
 	count := func(what workspace.Purpose, class compute.Class, n int) compute.Tensor {
 		p.purposes[what] = max(p.purposes[what], f.Block(f.Element(class)*int64(n)))
@@ -118,8 +118,8 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		if o.Trainable {
 			room = int(max(p.Gradients, o.Turns) / f.Element(compute.Wide))
 		}
-		p.Cache = beyond(f, room, 2*c.Layers, one)
-		p.Lent = beyond(f, 0, 2*c.Layers, one) - p.Cache
+		p.Cache = cacheBytes(f, room, 2*c.Layers, one)
+		p.Lent = cacheBytes(f, 0, 2*c.Layers, one) - p.Cache
 		work.Tokens, work.Slots, work.Positions =
 			max(work.Tokens, prefill), slots, o.PromptTokens+first
 	}
@@ -128,11 +128,11 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 	return p
 }
 
-// parameters adds the memory of weights, gradients and moments.
+// parameters adds the memory of weights, gradients and moments of all, or of its adapters.
 func (p *Plan) parameters(f Footprint, o PlanOptions, all *layout) {
 	own := all.params
 	if o.LoRA.On() {
-		own, _ = all.adapted(o.LoRA)
+		own, _ = all.newAdapters(o.LoRA)
 		if o.Kind == Scorer {
 			own = append(own, all.head)
 		}
@@ -143,7 +143,7 @@ func (p *Plan) parameters(f Footprint, o PlanOptions, all *layout) {
 		}
 		return weightClass(w, Options{Trainable: o.Trainable, Quant: o.Quant, rewritten: o.Merged})
 	}
-	p.Weights = needed(f, weightNeeds(own, class))
+	p.Weights = needBytes(f, weightNeeds(own, class))
 	p.Computed, _ = weightBytes(f, own, class)
 	for _, w := range own {
 		if len(w.Shape) == 2 && w.Rows > 1 {
@@ -159,15 +159,15 @@ func (p *Plan) parameters(f Footprint, o PlanOptions, all *layout) {
 				p.HostMoments += f.Element(x.class) * int64(x.n)
 			}
 		} else {
-			p.Moments = needed(f, moments)
+			p.Moments = needBytes(f, moments)
 		}
 	}
 }
 
-// beyond is the memory of caches of n Narrow elements each, less those that a block of gradients
-// of room elements can lend (lender).
-func beyond(f Footprint, room, caches, n int) (bytes int64) {
-	used := lent(f, compute.Narrow, n)
+// cacheBytes returns the bytes of caches of n Narrow elements each that do not fit into a block of
+// gradients of room elements (lender).
+func cacheBytes(f Footprint, room, caches, n int) (bytes int64) {
+	used := lentElements(f, compute.Narrow, n)
 	for range caches {
 		if used <= room {
 			room -= used
@@ -178,9 +178,9 @@ func beyond(f Footprint, room, caches, n int) (bytes int64) {
 	return bytes
 }
 
-// Together returns how many of so many answers a backend should sample at the same time: 64, or
-// where products of few rows take as long as those of many (a GPU), up to 512 if the memory has
-// room, which fits says of a number.
+// Together returns the number of answers, of so many, that a backend should sample at the same
+// time: 64, or, where products of few rows take as long as products of many (a GPU), up to 512
+// while fits reports that the memory suffices for so many slots.
 func Together(f Footprint, answers int, fits func(slots int) bool) int {
 	slots := DefaultSlots
 	for f.DecodeMultiple() > 1 && slots < min(answers, mostSlots) && fits(2*slots) {

@@ -2,40 +2,40 @@ package model
 
 import "slices"
 
-// prefixes is the prefix tree of cached pages. A node is a page of keys and values; these depend
-// on the page's own tokens and on all tokens before it, which are those of the nodes on the path
-// from the root. Nodes are found by comparing tokens, not hashes: a match is exact.
+// prefixes is the prefix tree of cached pages. A node is a page of keys and values; these depend on
+// the page's tokens and on all tokens before it, which the nodes on the path from the root hold.
+// Lookup compares tokens, not hashes: a match is exact.
 //
 // A node that a sequence reads is referenced by it, and so are all nodes above. Nodes without
 // references are idle: they can be evicted, the least recently used first and children before
 // their parent.
 //
 // Three rules keep the order of a step safe. Copies of pages come before any computation of the
-// step, so only what an earlier step computed is copied (node.step). Two prompts of one step that
-// compute the same page keep the first one's; the second's page is freed after the step, which
-// still writes it (Engine.freeLater). A partly filled page has no children and is never
-// referenced: it is copied, because its owner or the copy's would write behind the common tokens.
+// step, so only pages that an earlier step computed are copied (node.step). If two prompts of one
+// step compute the same page, the first one's is kept; the second's is freed after the step, which
+// still writes it (Engine.freeLater). A partly filled page has no children and is never referenced
+// but copied, because its owner or the other sequence would write behind the common tokens.
 type prefixes struct {
 	root node
 	// ring of idle nodes: idle.after is the least recently used; children come before their parent
 	idle  node
-	count int // of idle nodes
+	count int // number of idle nodes
 }
 
 // node is a page of the tree.
 type node struct {
 	up   *node
 	next []*node // children
-	ids  []int32 // the page's tokens; fewer than a page holds in a leaf that is copied
+	ids  []int32 // the page's tokens; a leaf that is only copied may have fewer than a page
 	page int32
 
-	refs          int   // sequences that read it
-	before, after *node // neighbours in the ring, while it is idle
+	refs          int   // sequences that read the page
+	before, after *node // neighbours in the ring, while idle
 	step          int   // Engine.steps when its keys and values are computed
 
-	// ranks are the first of ids, or all, ranked with top alternatives for Request.Echo; the
-	// first token of a sequence has no log-probability. pendingTop is how many alternatives
-	// step pendingStep will rank for all of ids; -1: none.
+	// ranks are the first tokens of ids, or all, ranked with top alternatives for Request.Echo; the
+	// first token of a sequence has no log-probability. pendingTop is the number of alternatives
+	// that step pendingStep will rank for all of ids; -1: none.
 	ranks                   []Token
 	top                     int
 	pendingTop, pendingStep int
@@ -44,19 +44,21 @@ type node struct {
 // maxCachedTop is the largest number of alternatives for which ranked tokens are cached.
 const maxCachedTop = 64
 
+// clear empties the tree, without freeing pages.
 func (t *prefixes) clear() {
 	*t = prefixes{}
 	t.idle.before, t.idle.after = &t.idle, &t.idle
 }
 
-// retain adds a reference, so that the node is not evicted.
+// retain adds a reference, which keeps the node from eviction.
 func (t *prefixes) retain(n *node) {
 	if n.refs++; n.refs == 1 && n.after != nil {
 		t.unlink(n)
 	}
 }
 
-// release removes a reference from each node of a path, root first.
+// release removes a reference from each node of path, which begins at the root. Nodes without
+// references become the most recently used idle nodes.
 func (t *prefixes) release(path []*node) {
 	for _, n := range slices.Backward(path) { // children become idle before their parent
 		if n.refs--; n.refs == 0 {
@@ -68,6 +70,7 @@ func (t *prefixes) release(path []*node) {
 	}
 }
 
+// unlink removes an idle node from the ring.
 func (t *prefixes) unlink(n *node) {
 	n.before.after, n.after.before = n.after, n.before
 	n.before, n.after = nil, nil
@@ -82,9 +85,9 @@ func (t *prefixes) remove(n *node) (page int32) {
 	return n.page
 }
 
-// add inserts a page that step computes below up, and references its node. If a node with the
-// same tokens exists, that one is referenced and taken is false: the page stays the caller's.
-// freed are pages of nodes whose tokens are a prefix of the new node's.
+// add inserts a page that step computes below up, and references its node n. If a node with the
+// same tokens exists, add references that one and taken is false: the page stays the caller's.
+// freed are the pages of children whose tokens are a prefix of ids: add evicts them.
 func (t *prefixes) add(up *node, ids []int32, page int32,
 	step int) (n *node, taken bool, freed []int32) {
 	for i := 0; i < len(up.next); {
@@ -104,7 +107,7 @@ func (t *prefixes) add(up *node, ids []int32, page int32,
 	return n, true, freed
 }
 
-// common is the length of the longest common prefix of a and b.
+// common returns the length of the longest common prefix of a and b.
 func common(a, b []int32) int {
 	n := min(len(a), len(b))
 	for i := range n {
@@ -115,9 +118,9 @@ func common(a, b []int32) int {
 	return n
 }
 
-// find is the longest prefix of a prompt whose keys and values are cached when step computes:
-// n tokens, in the pages of path, which it references, and in the first tokens of part's page.
-// top is the number of alternatives that Request.Echo needs of each cached token; -1: no Echo.
+// find returns the longest prefix of a prompt that is cached when step computes: n tokens, in the
+// pages of path, which it references, and in the first tokens of part's page. top is the number of
+// alternatives that Request.Echo needs of each cached token; -1: no Echo.
 func (t *prefixes) find(prompt []int32, pageTokens, top,
 	step int) (path []*node, part *node, n int) {
 	for at := &t.root; ; at = part {
@@ -144,9 +147,9 @@ func (t *prefixes) find(prompt []int32, pageTokens, top,
 	}
 }
 
-// cachePages inserts into the tree the pages of a prompt that are full after the running step.
-// If the tree has another page with the same tokens, the prompt reads that one from now on, and
-// its own is freed after the step, which writes it.
+// cachePages inserts into the tree the pages of a prompt that are full after the running step. If
+// the tree has another page with the same tokens, the prompt reads that one from now on, and its
+// own is freed after the step, which still writes it.
 func (e *Engine) cachePages(h *cachedPrompt) {
 	pt, up := e.o.PageTokens, e.leaf(h)
 	for i := len(h.shared); e.caching && (i+1)*pt <= h.at; i++ {
@@ -164,7 +167,7 @@ func (e *Engine) cachePages(h *cachedPrompt) {
 	}
 }
 
-// leaf is the last of the nodes that a prompt references.
+// leaf returns the last node that a prompt references; the root if it references none.
 func (e *Engine) leaf(h *cachedPrompt) *node {
 	if n := len(h.shared); n > 0 {
 		return h.shared[n-1]
@@ -172,7 +175,7 @@ func (e *Engine) leaf(h *cachedPrompt) *node {
 	return &e.tree.root
 }
 
-// cacheEnd inserts the partly filled last page of a prompt into the tree.
+// cacheEnd inserts the partly filled last page of a prompt into the tree, or frees it.
 func (e *Engine) cacheEnd(h *cachedPrompt, page int32) {
 	n := len(h.r.Prompt)
 	if !e.caching || h.at < n {
@@ -188,7 +191,7 @@ func (e *Engine) cacheEnd(h *cachedPrompt, page int32) {
 	e.tree.release([]*node{end})
 }
 
-// cacheAnswer inserts the own pages of a sample that ends into the tree.
+// cacheAnswer inserts the own pages of a sample that ends into the tree, or frees them.
 func (e *Engine) cacheAnswer(sm *sample) {
 	h, pt := sm.prompt, e.o.PageTokens
 	n := len(h.r.Prompt)
@@ -218,7 +221,8 @@ func (e *Engine) cacheAnswer(sm *sample) {
 	e.tree.release(path)
 }
 
-// cacheRanks stores the ranked tokens of a node, of which the first is the prompt's at from.
+// cacheRanks stores the ranked tokens of a node whose first token is at position from of the
+// prompt.
 func (h *cachedPrompt) cacheRanks(n *node, from int) {
 	tokens := min(len(n.ids), len(h.r.Prompt)-from)
 	if h.r.Echo == nil || h.r.Top > maxCachedTop || tokens < len(n.ranks) ||
@@ -235,7 +239,8 @@ func (h *cachedPrompt) cacheRanks(n *node, from int) {
 	}
 }
 
-// reuseRanks copies the node's first ranked tokens to the prompt's; the inverse of cacheRanks.
+// reuseRanks copies the ranks of the node's first tokens to the prompt's at position from; the
+// inverse of cacheRanks.
 func (h *cachedPrompt) reuseRanks(n *node, from, tokens int) {
 	for i := range tokens {
 		if t := from + i; t > 0 && t < len(h.r.Prompt) {
@@ -247,12 +252,13 @@ func (h *cachedPrompt) reuseRanks(n *node, from, tokens int) {
 	}
 }
 
-// freePages is the number of pages that are free or can be evicted.
+// freePages returns the number of pages that are free or can be evicted.
 func (e *Engine) freePages() int { return len(e.free) + e.tree.count }
 
-// invalidate empties the tree if the weights have changed since its pages were computed.
+// invalidate empties the tree if the weights have changed since its pages were computed. It returns
+// errChanged if a request is under way.
 func (e *Engine) invalidate() error {
-	now := e.m.written()
+	now := e.m.writeCount()
 	if now == e.weights {
 		return nil
 	}

@@ -7,17 +7,17 @@ import (
 	"gad/model/internal/files"
 )
 
-// Native is Options.Quant, and LoRA's Base, of weights as matrix products read them: in the
-// backend's precision.
+// Native is the value of Options.Quant and LoRA.Base for weights in the backend's own precision, as
+// matrix products read them.
 const Native = "native"
 
-// Quantised reports whether name, an Options.Quant, is of weights in blocks.
+// Quantised reports whether name, a value of Options.Quant, stores weights in quantised blocks.
 func Quantised(name string) bool {
 	class, err := quantClass(name)
 	return err == nil && class.Quantised()
 }
 
-// quantClass is the class of the frozen matrices that Options.Quant names: Frozen, or blocks.
+// quantClass returns the class of frozen matrices for a value of Options.Quant: Frozen, Q8 or Q4.
 func quantClass(name string) (compute.Class, error) {
 	switch name {
 	case "", Native:
@@ -31,7 +31,7 @@ func quantClass(name string) (compute.Class, error) {
 		compute.Q4)
 }
 
-// checkQuant reports why o.Quant is not possible for these parameters on be.
+// checkQuant returns an error if o.Quant is impossible for these parameters on be.
 func checkQuant(be compute.Backend, params []*compute.Param, o Options) error {
 	class, err := quantClass(o.Quant)
 	switch {
@@ -51,11 +51,11 @@ func checkQuant(be compute.Backend, params []*compute.Param, o Options) error {
 	return nil
 }
 
-// weightClass is the class of p's weights. Vectors and the scorer's head are float32.
+// weightClass returns the class of p's weights. Vectors and the scorer's head are float32.
 //
-// Beside layers in Q4 the embedding and the language-model head are Q8: each row of theirs is
-// a token by itself, and their rounding reaches every logit. llama.cpp's Q4_0 files, too, have
-// them in more bits.
+// If layers are Q4, the embedding and the language model's head are Q8: each of their rows is a
+// token by itself, and their rounding reaches every logit. llama.cpp's Q4_0 files also have them in
+// more bits.
 func weightClass(p *compute.Param, o Options) compute.Class {
 	switch {
 	case len(p.Shape) == 1 || p.Name == files.ScoreName:

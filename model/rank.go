@@ -9,9 +9,9 @@ import (
 	"gad/model/internal/logits"
 )
 
-// rank sets the log-probability of each of tokens, which the rows of h predict, and the top(i)
-// most probable tokens at the position of token i. One goroutine reduces a row, in a fixed order:
-// the result depends on the row alone.
+// rank sets the log-probability and rank of each of tokens, which the rows of h predict, and the
+// top(i) most probable tokens at the position of token i. One goroutine reduces a row, in a fixed
+// order: the result depends on the row alone.
 func (e *Engine) rank(tokens []Token, top func(i int) int, hRD compute.Tensor) error {
 	m, d, v := e.m, e.m.cfg.Hidden, e.m.cfg.Vocab
 	for lo, most := 0, logits.Rows(v); lo < len(tokens); lo += most {
@@ -37,8 +37,8 @@ func (e *Engine) rank(tokens []Token, top func(i int) int, hRD compute.Tensor) e
 	return nil
 }
 
-// rank sets Logp, Rank and Top of t from the logits zV of its position. The values are those of
-// AllScored, in float32. Of equal logits the lower id comes first, as in greedy sampling.
+// rank sets Logp, Rank and Top of t from the logits zV of its position. The values are AllScored's,
+// in float32. Of equal logits the lower id ranks first, as in greedy sampling.
 func (t *Token) rank(zV []float32, top int) {
 	lse, _ := logits.SumApart(zV, nil, 1)
 	logp := func(id int32) float32 { return float32(float64(zV[id]) - lse) }

@@ -10,8 +10,8 @@ import (
 	"gad/model/internal/sequence"
 )
 
-// Ranks are the processes that train together. Each has a whole copy of the models; nil is a
-// single process.
+// Ranks is the group of processes that train together. Each has a whole copy of the models; nil is
+// a single process.
 //
 // Sampling and passes without gradient are divided among the ranks, and every rank gets all
 // results. Gradients are divided into shards (Model.EachShard).
@@ -20,11 +20,11 @@ type Ranks = comm.Group
 // Traffic counts the bytes that a rank has sent to others.
 type Traffic = comm.Traffic
 
-// Ranks are those that hold copies of m; nil is this process alone.
+// Ranks returns the ranks with copies of m; nil is this process alone.
 func (m *Model) Ranks() *Ranks { return m.ranks }
 
-// share divides seqs among the ranks, as indices by rank: whole prompts in their order, with
-// about as many tokens for each rank.
+// share divides seqs among the ranks and returns their indices by rank: whole prompts in their
+// order, with about the same number of tokens for each rank.
 func (m *Model) share(seqs []Seq) (byRank [][]int) {
 	n := m.ranks.Size()
 	byRank = make([][]int, n)
@@ -44,7 +44,8 @@ func (m *Model) share(seqs []Seq) (byRank [][]int) {
 }
 
 // everyRank computes this rank's share of seqs and returns the rows of all sequences. compute
-// returns one row of numbers for each of its sequences; rows may differ in length.
+// returns one row of numbers for each of its sequences; rows may differ in length. what names the
+// exchange in errors.
 func (m *Model) everyRank(what string, seqs []Seq,
 	compute func(mine []Seq) ([][]float32, error)) ([][]float32, error) {
 	byRank := m.share(seqs)
@@ -71,9 +72,10 @@ func (m *Model) everyRank(what string, seqs []Seq,
 	return rows, nil
 }
 
-// errEarly is the error of a message that is too short: ranks run different programs.
+// errEarly is the error of a message that is too short: the ranks run different programs.
 var errEarly = errors.New("ends early: the ranks do not run the same program")
 
+// appendFloats appends the length of xs and its elements to a message.
 func appendFloats(b []byte, xs []float32) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(xs)))
 	for _, x := range xs {
@@ -82,6 +84,7 @@ func appendFloats(b []byte, xs []float32) []byte {
 	return b
 }
 
+// takeFloats decodes the numbers of appendFloats at the start of b, and returns the remaining b.
 func takeFloats(b []byte) (xs []float32, rest []byte, err error) {
 	words, rest, err := takeWords(b)
 	xs = make([]float32, len(words)/4)
@@ -91,7 +94,8 @@ func takeFloats(b []byte) (xs []float32, rest []byte, err error) {
 	return xs, rest, err
 }
 
-// takeWords is the words of four bytes at the start of b, whose number is the first word.
+// takeWords returns the words of four bytes at the start of b, whose number is the first word, and
+// the remaining b.
 func takeWords(b []byte) (words, rest []byte, err error) {
 	if len(b) < 4 || uint64(len(b)-4) < 4*uint64(binary.LittleEndian.Uint32(b)) {
 		return nil, nil, errEarly
@@ -100,9 +104,10 @@ func takeWords(b []byte) (words, rest []byte, err error) {
 	return b[4:n], b[n:], nil
 }
 
-// GenerateAll is Generate with the prompts divided among the ranks. If o.Stop of any rank returns
-// true, the call ends on all ranks. o.Token is called for this rank's tokens only; progress gets
-// this rank's number of tokens times the number of ranks.
+// GenerateAll divides the prompts among the ranks, and returns the responses of Generate to all of
+// them. If o.Stop of any rank returns true, the call ends on all ranks. o.Token is called for this
+// rank's tokens only; o.Done for the responses of all ranks; progress gets this rank's number of
+// tokens times the number of ranks.
 func (m *Model) GenerateAll(prompts [][]int32, rows []uint64, o SampleOptions,
 	progress func(tokens int)) ([][]Completion, error) {
 	n := m.ranks.Size()
@@ -166,7 +171,7 @@ func (m *Model) GenerateAll(prompts [][]int32, rows []uint64, o SampleOptions,
 }
 
 // packCompletions encodes answers as a message. A message of one byte means that the rank was
-// stopped and has none.
+// stopped and has no answers.
 func packCompletions(out [][]Completion, stopped bool) (b []byte) {
 	if stopped {
 		return []byte{0}
@@ -188,6 +193,7 @@ func packCompletions(out [][]Completion, stopped bool) (b []byte) {
 	return b
 }
 
+// unpackCompletions decodes a message of packCompletions into out, n answers to each prompt.
 func unpackCompletions(out [][]Completion, n int, b []byte) error {
 	for p := range out {
 		out[p] = make([]Completion, n)

@@ -9,9 +9,9 @@ import (
 	"gad/model/internal/rope"
 )
 
-// ropeKeys are the keys of rope_parameters by type, beside those that all have.
+// ropeKeys has the keys of rope_parameters for each type, in addition to the common ones.
 var ropeKeys = map[string][]string{
-	// of no effect, as in transformers
+	// without effect, as in transformers
 	"default": {"factor", "low_freq_factor", "high_freq_factor",
 		"original_max_position_embeddings"},
 	"llama3": {"factor", "low_freq_factor", "high_freq_factor",
@@ -21,7 +21,7 @@ var ropeKeys = map[string][]string{
 		"beta_slow", "mscale", "mscale_all_dim", "truncate"},
 }
 
-// rope reads the rotary settings: rope_parameters of transformers 5, one for all layers or
+// rope reads the rotary settings into c: rope_parameters of transformers 5, one for all layers or
 // one for each type of layer, or rope_theta and rope_scaling of transformers 4.
 func (r *reader) rope(c *Config, fam architecture.Family) {
 	c.RopeTheta = r.float("rope_theta", or(fam.Theta, 10000))
@@ -37,7 +37,7 @@ func (r *reader) rope(c *Config, fam architecture.Family) {
 			return
 		}
 	}
-	raw, err := object(v)
+	raw, err := parseObject(v)
 	if err != nil {
 		r.fail("key %q: %w", key, err)
 		return
@@ -54,7 +54,7 @@ func (r *reader) rope(c *Config, fam architecture.Family) {
 			if !given {
 				continue
 			}
-			one, err := object(v)
+			one, err := parseObject(v)
 			if err != nil {
 				s.fail("key %q: %w", kind, err)
 				break
@@ -74,7 +74,7 @@ func (r *reader) rope(c *Config, fam architecture.Family) {
 	} else {
 		c.RopeTheta, c.RopeScaling = s.ropeOf(c, c.RopeTheta)
 	}
-	// transformers prefers the key outside
+	// transformers prefers the key of the outer object
 	if x := c.RopeScaling; x != nil && x.OriginalMaxPosition > 0 {
 		x.OriginalMaxPosition = r.int("original_max_position_embeddings", x.OriginalMaxPosition)
 	}
@@ -83,7 +83,8 @@ func (r *reader) rope(c *Config, fam architecture.Family) {
 	}
 }
 
-// ropeOf reads one object of rotary settings.
+// ropeOf returns the base and the scaling of s, one object of rotary settings; theta is the base if
+// s gives none.
 func (s *reader) ropeOf(c *Config, theta float64) (float64, *RopeScaling) {
 	theta = s.float("rope_theta", theta)
 	kind := s.str("rope_type", s.str("type", "default"))
@@ -106,7 +107,7 @@ func (s *reader) ropeOf(c *Config, theta float64) (float64, *RopeScaling) {
 	case "yarn":
 		scaling = s.yarn(c)
 	}
-	// Keys that change the rotation and that are not known here must not pass unseen.
+	// An unknown key may change the rotation: it is refused.
 	for _, k := range slices.Sorted(maps.Keys(s.raw)) {
 		switch {
 		case k == "rope_theta" || k == "rope_type" || k == "type" || slices.Contains(known, k):
@@ -122,7 +123,7 @@ func (s *reader) ropeOf(c *Config, theta float64) (float64, *RopeScaling) {
 	return theta, scaling
 }
 
-// yarn reads the settings of yarn, with transformers' defaults.
+// yarn returns the settings of YaRN, with transformers' defaults.
 func (s *reader) yarn(c *Config) *RopeScaling {
 	y := &RopeScaling{Type: "yarn",
 		OriginalMaxPosition: s.int("original_max_position_embeddings", c.MaxPosition)}
@@ -143,8 +144,8 @@ func (s *reader) yarn(c *Config) *RopeScaling {
 	return y
 }
 
-// RopeDivisors returns what RopeScaling divides each rotary frequency by, one for each pair
-// of a head; nil without scaling.
+// RopeDivisors returns the unscaled frequency divided by the scaled one, for each pair of a head
+// [E/2]; nil without scaling.
 func (c Config) RopeDivisors() []float32 {
 	if c.RopeScaling == nil {
 		return nil

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// Schedule is a learning rate over optimizer steps: linear from 0 to Peak during Warmup steps,
-// then by Kind down to Floor times Peak at step Total, and that afterwards.
+// Schedule is a learning rate by optimizer step: linear from 0 to Peak during Warmup steps, then by
+// Kind down to Floor times Peak at step Total, and constant afterwards.
 type Schedule struct {
 	Peak   float64 // learning rate at the end of the warm-up
 	Kind   string  // "constant" (also ""), "cosine" or "linear"
@@ -15,7 +15,7 @@ type Schedule struct {
 	Floor  float64 // share of Peak at the end
 }
 
-// Validate reports the first thing that is wrong with s.
+// Validate returns an error about the first invalid field of s.
 func (s Schedule) Validate() error {
 	switch s.Kind {
 	case "", "constant", "cosine", "linear":
@@ -33,7 +33,7 @@ func (s Schedule) Validate() error {
 	return nil
 }
 
-// At is the learning rate of a step; the first is 1. The last step of the warm-up has Peak.
+// At returns the learning rate of a step; the first step is 1, step Warmup has Peak.
 func (s Schedule) At(step int) float64 {
 	if step < s.Warmup {
 		return s.Peak * float64(step) / float64(s.Warmup)

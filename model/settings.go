@@ -17,28 +17,28 @@ type OptimSettings struct {
 	Offload     bool    `yaml:"offload" doc:"keep AdamW's moments in the host's memory, where a GPU reads and writes them over the bus at every update: the same bits, 8 bytes a parameter less on the GPU" alias:"actor_rollout_ref.actor.fsdp_config.optimizer_offload"`
 }
 
-// DefaultOptim is the paper's optimizer (arXiv 2511.10643, appendix): AdamW with
-// betas 0.9 and 0.999, weight decay 0.01, a constant learning rate.
+// DefaultOptim returns the paper's optimizer (arXiv 2511.10643, appendix): AdamW with betas 0.9 and
+// 0.999, weight decay 0.01, a constant learning rate.
 func DefaultOptim() OptimSettings {
 	return OptimSettings{LR: 1e-6, LRScheduler: "constant", Beta1: 0.9, Beta2: 0.999, Eps: 1e-8,
 		WeightDecay: 0.01, Moments: "float32"}
 }
 
-// AdamW is the optimizer that the settings describe. Gradients are clipped to a global norm
-// of clip, 0 is no clipping; the learning rate is scheduled over total optimizer steps.
+// AdamW returns the optimizer's configuration. Gradients are clipped to a global norm of clip, 0 is
+// no clipping; total is the number of optimizer steps of the learning rate's schedule.
 func (o OptimSettings) AdamW(clip float64, total int) AdamWConfig {
 	return AdamWConfig{LR: o.Schedule(total), Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps,
 		WeightDecay: o.WeightDecay,
 		ClipNorm:    clip, Moments8: o.Moments == "8bit", Offload: o.Offload}
 }
 
-// Schedule is the learning rate over total optimizer steps.
+// Schedule returns the learning rate's schedule over total optimizer steps.
 func (o OptimSettings) Schedule(total int) Schedule {
 	return Schedule{Peak: o.LR, Kind: o.LRScheduler, Warmup: o.WarmupSteps, Total: total,
 		Floor: o.MinLRRatio}
 }
 
-// Validate checks what the tags cannot say; key names the section in errors.
+// Validate checks bounds that the tags cannot express; key names the section in errors.
 func (o OptimSettings) Validate(key string) error {
 	for _, b := range []struct {
 		name string

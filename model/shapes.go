@@ -1,6 +1,6 @@
 package model
 
-// Shape is an architecture with a name.
+// Shape is a published architecture and its name.
 type Shape struct {
 	Name   string
 	Config Config
@@ -15,6 +15,7 @@ var Qwen25 = []Shape{
 	{"Qwen2.5-7B", qwen2(3584, 28, 28, 4, 18944, 152064, false)},
 }
 
+// qwen2 returns the configuration of a Qwen2.5 model of these sizes.
 func qwen2(hidden, layers, heads, kv, ffn, vocab int, tied bool) Config {
 	return Config{Architecture: "Qwen2", Hidden: hidden, Layers: layers, Heads: heads, KVHeads: kv,
 		HeadDim: hidden / heads, FFN: ffn, Vocab: vocab,

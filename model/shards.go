@@ -13,10 +13,9 @@ import (
 // of every sum is fixed by the number of shards, and a run has the same bits on any number of
 // ranks that divides it.
 
-// Split makes m one of the copies that ranks hold, whose gradients are divided into the
-// given number of shards: a power of two, and a multiple of the number of ranks. From
-// then on AllLogProbs, AllScores, GenerateAll, EachShard and Optimizer.Step are calls
-// that all ranks make together.
+// Split makes m one of the copies that ranks hold, and divides its gradients into the given number
+// of shards: a power of two, and a multiple of the number of ranks. From then on all ranks must
+// call AllLogProbs, AllScores, GenerateAll, EachShard and Optimizer.Step together.
 func (m *Model) Split(ranks *Ranks, shards int) error {
 	if shards < 1 || shards&(shards-1) != 0 || shards%ranks.Size() != 0 {
 		return fmt.Errorf(
@@ -27,20 +26,20 @@ func (m *Model) Split(ranks *Ranks, shards int) error {
 	return nil
 }
 
-// Shards is the number of shards into which the gradient of an optimizer step is divided.
+// Shards returns the number of shards into which the gradient of an optimizer step is divided.
 func (m *Model) Shards() int { return max(m.shards, 1) }
 
-// Shard is the shard of item i of n, where items are divided in their order. The sequences of
-// one prompt are one item.
+// Shard returns the shard of item i of n; items are divided in their order. The sequences of one
+// prompt are one item.
 func (m *Model) Shard(i, n int) int { return i * m.Shards() / n }
 
-// EachShard calls pass for each shard of this rank. What pass adds to m's gradients is the
-// gradient of the shard; afterwards the gradients are the sum over this rank's shards, and
-// Optimizer.Step adds those of the other ranks.
+// EachShard calls pass for each shard of this rank; m's gradients must be zero. Each call adds the
+// gradient of its shard to them; afterwards they are the sum over this rank's shards, and
+// Optimizer.Step adds the other ranks'.
 //
-// The result is what pass returned for every shard on any rank, in the order of shards, so
-// that all ranks decide alike what to do with the step. T is of fixed size as encoding/binary
-// defines it: bool, float64, int32, ..., and structs and arrays of such.
+// It returns the results of pass for every shard on any rank, in the order of shards, so that all
+// ranks decide alike what to do with the step. T must be of fixed size as encoding/binary defines
+// it: bool, float64, int32, ..., and structs and arrays of such types.
 func EachShard[T any](m *Model, pass func(shard int) ([]T, error)) (resultsK [][]T, err error) {
 	own := m.Shards() / m.ranks.Size()
 	first := own * m.ranks.Rank()
@@ -78,8 +77,8 @@ func EachShard[T any](m *Model, pass func(shard int) ([]T, error)) (resultsK [][
 	return resultsK, nil
 }
 
-// takeResults decodes the results of one shard, of size bytes each, at the start of message;
-// ok is false if message is shorter.
+// takeResults decodes the results of one shard, of size bytes each, at the start of message, and
+// returns the remaining message; ok is false if message is too short.
 func takeResults[T any](message []byte, size int) (results []T, rest []byte, ok bool) {
 	if len(message) < 4 {
 		return nil, nil, false
@@ -94,8 +93,8 @@ func takeResults[T any](message []byte, size int) (results []T, rest []byte, ok 
 }
 
 // joinShard adds the gradient of a rank's k-th shard to the sum of the shards before it, as a
-// binary counter adds: g.waiting[d] is a sum of 2^d shards until the next 2^d are summed.
-// After the last shard the gradients are the sum of all; after any other they are zero.
+// binary counter adds: g.waiting[d] is a sum of 2^d shards until the next 2^d are summed. After the
+// last shard the gradients are the sum of all; after any other they are zero.
 func (m *Model) joinShard(k int, last bool) {
 	g := m.grads
 	n := extent(m.params)
@@ -109,7 +108,7 @@ func (m *Model) joinShard(k int, last bool) {
 	}
 	if last {
 		put()
-		g.of = m
+		g.owner = m
 		return
 	}
 	for len(g.waiting) <= d {
@@ -119,16 +118,16 @@ func (m *Model) joinShard(k int, last bool) {
 		g.waiting[d] = make([]float32, n)
 	}
 	copy(g.waiting[d], x)
-	g.of = m // also where pass has added nothing
+	g.owner = m // also where pass has added nothing
 	g.zero(m)
 }
 
-// sentOf is the least number of bytes that each rank sends in an all-gather of so many bytes,
-// of which each rank has an equal part. An all-reduce takes twice that.
-func sentOf(ranks int, bytes int64) int64 { return bytes * int64(ranks-1) / int64(ranks) }
+// sentBytes returns the least number of bytes that each rank sends in an all-gather of so many
+// bytes in equal parts. An all-reduce sends twice as many.
+func sentBytes(ranks int, bytes int64) int64 { return bytes * int64(ranks-1) / int64(ranks) }
 
-// joinRanks replaces m's gradients by the sum over all ranks: an all-reduce of connected
-// devices, in the order of their library, or else the host's tree.
+// joinRanks replaces m's gradients by the sum over all ranks: by an all-reduce of connected
+// devices, in the order of their library, or else by the host's tree.
 func (m *Model) joinRanks() error {
 	if m.ranks.Size() == 1 {
 		return nil
@@ -139,8 +138,8 @@ func (m *Model) joinRanks() error {
 		if err := m.be.Sync(); err != nil {
 			return fmt.Errorf("model: gradients: %w", err)
 		}
-		m.grads.of = m
-		return m.ranks.Device("gradients", n, 2*sentOf(m.ranks.Size(), 4*int64(n)),
+		m.grads.owner = m
+		return m.ranks.Device("gradients", n, 2*sentBytes(m.ranks.Size(), 4*int64(n)),
 			func(keepOn func() error) error {
 				return d.AllReduce(m.grads.block.Slice(0, n), keepOn)
 			})
@@ -153,6 +152,6 @@ func (m *Model) joinRanks() error {
 		return err
 	}
 	put()
-	m.grads.of = m
+	m.grads.owner = m
 	return nil
 }

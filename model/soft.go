@@ -9,19 +9,19 @@ import (
 	"gad/model/internal/sequence"
 )
 
-// SoftLabel is what a teacher says of the token at one place: its most probable tokens, and one
-// bucket for all others, the tail. The zero SoftLabel says nothing: its loss is 0.
+// SoftLabel is a teacher's distribution at one token: its most probable tokens, and one bucket for
+// all others, the tail. The zero SoftLabel means no label: its loss is 0.
 type SoftLabel struct {
 	IDs  []int32   // [K] ascending
 	Logp []float64 // [K] natural logarithms of their probabilities
 	Rest float64   // probability of the tail
 }
 
-// overOne is by how much probabilities that a teacher has rounded may add up to more than 1.
+// overOne bounds by how much the sum of probabilities that a teacher has rounded may exceed 1.
 const overOne = 1e-2
 
-// NewSoftLabel is the label of K tokens, in any order, with their log-probabilities; what they
-// lack of 1 is the tail's. It refuses what is no distribution.
+// NewSoftLabel returns the label of K tokens, in any order, with their log-probabilities; the
+// remainder to 1 is the tail's probability. It refuses values that are no distribution.
 func NewSoftLabel(ids []int32, logp []float64) (l SoftLabel, err error) {
 	if len(ids) != len(logp) {
 		return l, fmt.Errorf("model: soft label: %d tokens, and %d log-probabilities", len(ids),
@@ -52,7 +52,7 @@ func NewSoftLabel(ids []int32, logp []float64) (l SoftLabel, err error) {
 	return l, nil
 }
 
-// Mass is the probability of the label's tokens together.
+// Mass returns the total probability of the label's tokens, without the tail.
 func (l SoftLabel) Mass() (sum float64) {
 	for _, x := range l.Logp {
 		sum += math.Exp(x)
@@ -60,7 +60,7 @@ func (l SoftLabel) Mass() (sum float64) {
 	return sum
 }
 
-// With is l with token id too, whose log-probability is logp, if l has not got it.
+// With returns l with token id, whose log-probability is logp, added unless l has it.
 func (l SoftLabel) With(id int32, logp float64) (SoftLabel, error) {
 	if slices.Contains(l.IDs, id) {
 		return l, nil
@@ -68,11 +68,11 @@ func (l SoftLabel) With(id int32, logp float64) (SoftLabel, error) {
 	return NewSoftLabel(append(slices.Clone(l.IDs), id), append(slices.Clone(l.Logp), logp))
 }
 
-// SoftMemory is the bytes on the host of the labels of so many tokens, each of k ids, and of what
-// is measured of them.
+// SoftMemory returns the bytes on the host of the labels of so many tokens, each of k ids, and of
+// their measured values.
 func SoftMemory(tokens, k int) int64 { return int64(tokens) * int64(56+24+12*k) }
 
-// check refuses what NewSoftLabel does not make, and ids outside of a vocabulary.
+// check refuses a label that NewSoftLabel does not make, and ids outside a vocabulary of vocab.
 func (l SoftLabel) check(vocab int) error {
 	if len(l.Logp) != len(l.IDs) {
 		return fmt.Errorf("%d ids, and %d log-probabilities", len(l.IDs), len(l.Logp))
@@ -90,15 +90,16 @@ func (l SoftLabel) check(vocab int) error {
 	return nil
 }
 
-// SoftFigures add up, over the tokens that have soft labels, how a model and its teacher agree.
+// SoftFigures are sums, over the tokens that have soft labels, of the agreement of a model with its
+// teacher.
 type SoftFigures struct {
 	Tokens      float64
 	Overlap     float64 // share of the label's K tokens that are among the model's K most probable
-	TeacherMass float64 // the teacher's probability of them
-	StudentMass float64 // the model's
+	TeacherMass float64 // the teacher's probability of the label's tokens
+	StudentMass float64 // the model's probability of the label's tokens
 }
 
-// Add is the sum of both.
+// Add returns the sum of f and g.
 func (f SoftFigures) Add(g SoftFigures) SoftFigures {
 	return SoftFigures{f.Tokens + g.Tokens, f.Overlap + g.Overlap, f.TeacherMass + g.TeacherMass,
 		f.StudentMass + g.StudentMass}
@@ -107,19 +108,19 @@ func (f SoftFigures) Add(g SoftFigures) SoftFigures {
 // LogProbTailGrad is LogProbGrad whose seed also gets tailST, the loss of the labels at each
 // trained token, and returns the whole loss's gradient with respect to it, dtailST; it may be nil.
 // With the teacher's p and the model's q, K the label's tokens, and the tails p_r = 1 - Σ_K p_v
-// and q_r = 1 - Σ_K q_v, the loss is KL(p||q) of the K tokens and the tail as one event more,
+// and q_r = 1 - Σ_K q_v, the loss is KL(p||q) over the K tokens and the tail as one more event,
 //
 //	L = Σ_K p_v log(p_v/q_v) + p_r log(p_r/q_r)
 //	dL/dz_v = (q_v - p_v) / temperature               for v in K
 //	dL/dz_v = q_v (1 - p_r/q_r) / temperature         elsewhere
 //
-// that is cross entropy with the teacher, whose tail is filled in with the model's own. labelsST
-// has a label for each trained token; of those that say nothing loss and gradient are 0. The
-// logits of a chunk of rows are in memory at a time.
+// The gradient is that of cross entropy with the teacher if its tail is divided among the tokens in
+// the model's proportions. labelsST has a label for each trained token; a zero label has loss and
+// gradient 0. Only the logits of a chunk of rows are in memory at a time.
 func (m *Model) LogProbTailGrad(seqs []Seq, labelsST [][]SoftLabel, temperature float64,
 	seed func(logpST, entST, tailST [][]float32) (dlogpST, dentST, dtailST [][]float32,
 		err error)) (SoftFigures, error) {
-	x, err := m.labelled(seqs, labelsST, temperature)
+	x, err := m.newLabelPass(seqs, labelsST, temperature)
 	if err != nil {
 		return SoftFigures{}, err
 	}
@@ -127,15 +128,16 @@ func (m *Model) LogProbTailGrad(seqs []Seq, labelsST [][]SoftLabel, temperature 
 }
 
 // LogProbTopKGrad is LogProbTailGrad with the labels of a teacher q on the same backend: its k most
-// probable tokens, and their exact probabilities at the same temperature. q reads reads, whose
-// trained tokens are those of seqs; its vocabulary counts as far as m has it.
+// probable tokens with their exact probabilities at the same temperature. q passes over reads,
+// sequences with the same trained tokens as seqs; entries of its vocabulary that m lacks do not
+// count.
 func (m *Model) LogProbTopKGrad(seqs []Seq, q *Model, reads []Seq, k int, temperature float64,
 	seed func(logpST, entST, tailST [][]float32) (dlogpST, dentST, dtailST [][]float32,
 		err error)) (SoftFigures, error) {
 	if k < 1 {
 		return SoftFigures{}, fmt.Errorf("model: soft labels: %d tokens: must be 1 or more", k)
 	}
-	x, err := m.beside(q, seqs, reads, 1, temperature)
+	x, err := m.newPairedKLPass(q, seqs, reads, 1, temperature)
 	if err != nil {
 		return SoftFigures{}, err
 	}
@@ -143,10 +145,11 @@ func (m *Model) LogProbTopKGrad(seqs []Seq, q *Model, reads []Seq, k int, temper
 	return m.tailGrad(seqs, x, temperature, seed)
 }
 
+// tailGrad runs the passes of LogProbTailGrad with the labels of x.soft.
 func (m *Model) tailGrad(seqs []Seq, x *klPass, temperature float64,
 	seed func(logpST, entST, tailST [][]float32) (dlogpST, dentST, dtailST [][]float32,
 		err error)) (SoftFigures, error) {
-	if err := m.need(LM, true); err != nil {
+	if err := m.require(LM, true); err != nil {
 		return SoftFigures{}, err
 	}
 	err := m.logProbGrad(seqs, temperature, x,
@@ -160,21 +163,21 @@ func (m *Model) tailGrad(seqs []Seq, x *klPass, temperature float64,
 	return x.soft.figures(), nil
 }
 
-// AllSoftLabels is what m as a teacher says of each trained token of seqs: its k most probable
-// tokens among the first vocab of its vocabulary, to which the distribution is confined. On this
-// rank alone.
+// AllSoftLabels returns m's labels as a teacher, [S][T], for each trained token of seqs: its k most
+// probable tokens. The distribution is confined to the first vocab ids. Packs have maxTokens
+// tokens; all are computed on this rank.
 func (m *Model) AllSoftLabels(seqs []Seq, k, vocab int, temperature float64,
 	maxTokens int) (labelsST [][]SoftLabel, err error) {
 	return m.allSoftLabels(seqs, k, vocab, false, temperature, maxTokens)
 }
 
-// AllScored is AllSoftLabels with the sequence's own token in each label too, if it is not among
-// the most probable.
+// AllScored returns AllSoftLabels with the sequence's own token added to each label that lacks it.
 func (m *Model) AllScored(seqs []Seq, k, vocab int, temperature float64,
 	maxTokens int) (labelsST [][]SoftLabel, err error) {
 	return m.allSoftLabels(seqs, k, vocab, true, temperature, maxTokens)
 }
 
+// allSoftLabels returns AllSoftLabels, or if own AllScored.
 func (m *Model) allSoftLabels(seqs []Seq, k, vocab int, own bool, temperature float64,
 	maxTokens int) (labelsST [][]SoftLabel, err error) {
 	inv, err := invTemp(temperature)
@@ -221,6 +224,7 @@ func (m *Model) allSoftLabels(seqs []Seq, k, vocab int, own bool, temperature fl
 	return labelsST, nil
 }
 
+// notFinite reports whether a value of the label is NaN or infinite.
 func (l SoftLabel) notFinite() bool {
 	sum := l.Rest
 	for _, x := range l.Logp {
@@ -229,17 +233,17 @@ func (l SoftLabel) notFinite() bool {
 	return math.IsNaN(sum) || math.IsInf(sum, 0)
 }
 
-// softPass are the labels of a pack, and what is measured of them.
+// softPass has the labels of a pack and the values measured at them.
 type softPass struct {
-	top    int         // labels are the top tokens of klPass.q; 0: they are given
+	top    int         // the labels have klPass.q's top tokens; 0: the caller gave the labels
 	labelR []SoftLabel // [R]
 	restR  []float64   // [R] the model's probability of the tail
-	massR  []float64   // [R] and of the label's tokens
-	bothR  []float64   // [R] share of these that are among its own most probable
+	massR  []float64   // [R] the model's probability of the label's tokens
+	bothR  []float64   // [R] share of the label's tokens among the model's most probable
 }
 
-// labelled is a pass over a pack of seqs with the labels that are given.
-func (m *Model) labelled(seqs []Seq, labelsST [][]SoftLabel,
+// newLabelPass returns a comparison of a pack of seqs with the given labels.
+func (m *Model) newLabelPass(seqs []Seq, labelsST [][]SoftLabel,
 	temperature float64) (*klPass, error) {
 	inv, err := invTemp(temperature)
 	if err != nil {
@@ -248,10 +252,11 @@ func (m *Model) labelled(seqs []Seq, labelsST [][]SoftLabel,
 	if err := m.checkLabels(seqs, labelsST); err != nil {
 		return nil, err
 	}
-	return &klPass{inv: inv, v: m.Vocab(), soft: &softPass{}, given: labelsST}, nil
+	return &klPass{inv: inv, v: m.Vocab(), soft: &softPass{}, labelsST: labelsST}, nil
 }
 
-// checkLabels refuses labels that are not those of the trained tokens of seqs.
+// checkLabels refuses labels that do not match the trained tokens of seqs in number, or are
+// invalid.
 func (m *Model) checkLabels(seqs []Seq, labelsST [][]SoftLabel) error {
 	if len(labelsST) != len(seqs) {
 		return fmt.Errorf("model: soft labels: %d sequences, labels of %d", len(seqs),
@@ -272,13 +277,14 @@ func (m *Model) checkLabels(seqs []Seq, labelsST [][]SoftLabel) error {
 	return nil
 }
 
-// room is memory for the figures of the pack's rows; given are the labels by sequence.
-func (x *softPass) room(p *pack, given [][]SoftLabel) {
+// alloc allocates the values of the pack's rows, and sets their labels from labelsST, by
+// sequence.
+func (x *softPass) alloc(p *pack, labelsST [][]SoftLabel) {
 	n := len(p.rows)
 	x.labelR = make([]SoftLabel, n)
 	x.restR, x.massR, x.bothR = make([]float64, n), make([]float64, n), make([]float64, n)
 	place := p.place
-	for _, labels := range given {
+	for _, labels := range labelsST {
 		for t, l := range labels {
 			x.labelR[place[t]] = l
 		}
@@ -286,8 +292,8 @@ func (x *softPass) room(p *pack, given [][]SoftLabel) {
 	}
 }
 
-// measureRow takes the loss at row r, whose logits are zp, and returns it with the log of the
-// sum of exponentials. zq are the teacher's logits where it is asked.
+// measureRow sets the values at row r, whose logits are zp, and returns the loss and the log of the
+// sum of exponentials of inv*zp. zq are the teacher's logits if top is above 0.
 func (x *softPass) measureRow(zp, zq []float32, inv float64, r int) (loss, lse float64) {
 	if x.top > 0 {
 		x.labelR[r] = softLabel(zq, x.top, inv)
@@ -314,7 +320,7 @@ func (x *softPass) measureRow(zp, zq []float32, inv float64, r int) (loss, lse f
 	return max(loss, 0), lse
 }
 
-// gradient makes zp, the logits at row r, the weighted gradient by them.
+// gradient overwrites zp, the logits at row r, with the gradient of the loss, times weight.
 func (x *softPass) gradient(zp []float32, r int, lse, inv, weight float64) {
 	l := x.labelR[r]
 	if len(l.IDs) == 0 {
@@ -337,7 +343,7 @@ func (x *softPass) gradient(zp []float32, r int, lse, inv, weight float64) {
 	}
 }
 
-// figures are the sums over the pack's rows that have labels.
+// figures returns the sums over the pack's rows that have labels.
 func (x *softPass) figures() (f SoftFigures) {
 	for r, l := range x.labelR {
 		if len(l.IDs) > 0 {
@@ -347,13 +353,13 @@ func (x *softPass) figures() (f SoftFigures) {
 	return f
 }
 
-// softLabel is the label of the k most probable tokens by the logits z; of equal logits the lower
-// id comes first.
+// softLabel returns the label of the k most probable tokens by the logits inv*z; of equal logits
+// the lower id comes first.
 func softLabel(z []float32, k int, inv float64) SoftLabel {
 	return labelOf(z, logits.Largest(z, k), inv)
 }
 
-// labelOf is the label of some tokens by the logits z.
+// labelOf returns the label of the tokens ids by the logits inv*z. It sorts ids.
 func labelOf(z []float32, ids []int32, inv float64) SoftLabel {
 	l := SoftLabel{IDs: ids}
 	slices.Sort(l.IDs)
@@ -365,7 +371,7 @@ func labelOf(z []float32, ids []int32, inv float64) SoftLabel {
 	return l
 }
 
-// kthLargest is the k-th largest logit.
+// kthLargest returns the k-th largest logit.
 func kthLargest(z []float32, k int) float32 {
 	best := logits.Largest(z, k)
 	return z[best[len(best)-1]]

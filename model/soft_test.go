@@ -53,7 +53,7 @@ func TestTailGolden(t *testing.T) {
 		x := klPass{v: len(c.Student), inv: 1 / c.Temperature,
 			soft: &softPass{labelR: []SoftLabel{l}, restR: make([]float64, 1),
 				massR: make([]float64, 1), bothR: make([]float64, 1)}}
-		x.room(1)
+		x.alloc(1)
 		z := slices.Clone(c.Student)
 		x.measureRow(z, nil, 0)
 		if math.Abs(x.klR[0]-c.Loss) > 1e-6*(1+c.Loss) {
@@ -333,7 +333,7 @@ func TestTailOfASureStudent(t *testing.T) {
 		l := label(t, []int32{0}, .75)
 		x := klPass{v: 3, inv: 1, soft: &softPass{labelR: []SoftLabel{l},
 			restR: make([]float64, 1), massR: make([]float64, 1), bothR: make([]float64, 1)}}
-		x.room(1)
+		x.alloc(1)
 		z := []float32{gap, 0, -1e30}
 		x.measureRow(z, nil, 0)
 		if !(x.klR[0] > 1) || math.IsInf(x.klR[0], 0) {

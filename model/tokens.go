@@ -6,15 +6,15 @@ import (
 )
 
 // A tokenizer may have fewer tokens than the model has rows. Released models pad their embeddings
-// behind the last token; the head's operations leave those rows out, in sampling and in training
-// alike (compute.Param.Live). Ids between tokens that have none are rare. Their rows stay in the
-// distribution, but what is drawn of them is drawn again.
+// behind the last token; the head's operations leave the padding out, in sampling and in training
+// alike (compute.Param.Live). Ids without a token below the last token are rare. Their rows stay in
+// the distribution, but a draw that falls on one is repeated (Engine.redraw).
 
-// SetTokens tells a language model which ids its tokenizer has tokens for (tokenizer.Tokens). Ids
-// without one are never sampled. Rows behind the last token are left out of every distribution
-// and of its gradient; no sequence may have such an id. Without this call every row counts. It
-// comes before the model's first pass; of a Scorer it has no effect. Adapters, and models that
-// share a base, count the same rows: another number is refused.
+// SetTokens tells a language model, by id, which ids its tokenizer has tokens for
+// (tokenizer.Tokens). Ids without one are never sampled. Rows behind the last token are left out of
+// every distribution and of its gradient; no sequence may have such an id. Without this call every
+// row counts. It must come before the model's first pass; on a Scorer it has no effect. Adapters,
+// and models that share a base, must have the same number of rows: another number is an error.
 func (m *Model) SetTokens(tokens []bool) error {
 	if m.opt.Kind != LM {
 		return nil

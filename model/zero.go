@@ -23,22 +23,22 @@ import (
 // at blocks (partUnit).
 //
 // Connected devices (compute.Connectable) all-reduce the gradients instead, as without ZeRO: a
-// reduce-scatter of their library would add in another order, and change bits. They all-gather,
-// from device to device, only what products read of the weights. The remaining bits of a Master
-// that another rank has updated are gathered before a save (WholeWeights).
+// reduce-scatter of their library would add in another order, and change bits. From device to
+// device they all-gather only the bits of the weights that products read. The remaining bits of a
+// Master that another rank has updated are gathered before a save (WholeWeights).
 
 // partUnit is the multiple of elements, from the start of a parameter, at which it may be cut: a
 // multiple of compute.MomentBlock and of the blocks of compute.BlockSums.
 const partUnit = 8192
 
-// part is the elements lo to hi-1 of a parameter, which a rank's optimizer updates.
+// part is the elements lo to hi-1 of a parameter: the part that a rank's optimizer updates.
 type part struct {
 	lo, hi int
 	step   *compute.Param // these elements and their moments; the parameter itself if it is not cut
 }
 
 // cut divides the flat order of the parameters' gradients among ranks, into parts whose moments
-// take about as much memory. The result is the start of each part, and the end.
+// take about the same memory. It returns the start of each part and the end of the last.
 func cut(params []*compute.Param, ranks int, eight bool) []int {
 	weight := func(p *compute.Param) int { // bytes of an element's moment, without scales
 		if eight && coded(p) {
@@ -52,7 +52,7 @@ func cut(params []*compute.Param, ranks int, eight bool) []int {
 	}
 	cuts := make([]int, 1, ranks+1)
 	for _, p := range params {
-		next := at + aligned(p.Len())
+		next := at + alignUp(p.Len())
 		for len(cuts) < ranks {
 			in := (len(cuts)*all/ranks - before) / weight(p)
 			if in > p.Len() {
@@ -69,7 +69,7 @@ func cut(params []*compute.Param, ranks int, eight bool) []int {
 	return append(cuts, at)
 }
 
-// partsOf are the parts of params between two positions of the flat order, without memory.
+// partsOf returns the parts of params between two positions of the flat order, without memory.
 func partsOf(params []*compute.Param, from, to int) []part {
 	list, at := make([]part, len(params)), 0
 	for i, p := range params {
@@ -79,29 +79,29 @@ func partsOf(params []*compute.Param, from, to int) []part {
 			m := x.hi - x.lo
 			x.step = &compute.Param{Name: p.Name, Shape: []int{m}, Rows: 1, Cols: m, Decay: p.Decay}
 		}
-		list[i], at = x, at+aligned(n)
+		list[i], at = x, at+alignUp(n)
 	}
 	return list
 }
 
-// partNeeds are the needs of AdamW's moments of parts, with eight as in momentsOf for parameters
-// that are coded.
+// partNeeds returns the needs of AdamW's moments of parts, as momentNeeds does; only coded
+// parameters are in 8 bits.
 func partNeeds(params []*compute.Param, parts []part, eight bool,
 	host compute.Class) (needs []need) {
 	for i, p := range params {
 		if x := parts[i]; x.hi > x.lo {
-			needs = append(needs, momentsOf(x.step, eight && coded(p), host)...)
+			needs = append(needs, momentNeeds(x.step, eight && coded(p), host)...)
 		}
 	}
 	return needs
 }
 
-// mostNeeds is partNeeds of the rank that needs the most memory.
+// mostNeeds returns the partNeeds of the rank that needs the most memory.
 func mostNeeds(f Footprint, params []*compute.Param, ranks int, eight bool) (most []need) {
 	cuts := cut(params, ranks, eight)
 	for r := range ranks {
-		if needs := partNeeds(params, partsOf(params, cuts[r], cuts[r+1]), eight, 0); needed(f,
-			needs) >= needed(f, most) {
+		if needs := partNeeds(params, partsOf(params, cuts[r], cuts[r+1]), eight, 0); needBytes(f,
+			needs) >= needBytes(f, most) {
 			most = needs
 		}
 	}
@@ -111,8 +111,8 @@ func mostNeeds(f Footprint, params []*compute.Param, ranks int, eight bool) (mos
 // Sharded reports whether the state is divided among ranks.
 func (o *Optimizer) Sharded() bool { return o.cuts != nil }
 
-// join adds up the ranks' gradients, of which each rank needs its part, and returns the sum of the
-// squares of all.
+// join sums the gradients over the ranks, at least this rank's part of them, and returns the sum of
+// squares of all gradients.
 func (o *Optimizer) join() (squares float64, err error) {
 	m := o.m
 	if o.blocks == nil {
@@ -137,7 +137,7 @@ func (o *Optimizer) join() (squares float64, err error) {
 		return 0, err
 	}
 	put()
-	m.grads.of = m
+	m.grads.owner = m
 	var mine []byte
 	for i, p := range m.params {
 		for _, s := range o.blocks.SquaresOfBlocks(p.G.Slice(o.parts[i].lo, o.parts[i].hi)) {
@@ -151,7 +151,7 @@ func (o *Optimizer) join() (squares float64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	for k := range all { // by part
+	for k := range all { // in the order of parts
 		for b := all[o.ranks.Part(k)]; len(b) >= 8; b = b[8:] {
 			squares += math.Float64frombits(binary.LittleEndian.Uint64(b))
 		}
@@ -159,8 +159,8 @@ func (o *Optimizer) join() (squares float64, err error) {
 	return squares, nil
 }
 
-// stepped are the parameters, or parts of them, that this rank updates.
-func (o *Optimizer) stepped() []*compute.Param {
+// ownParams returns the parameters, or parts of them, that this rank updates.
+func (o *Optimizer) ownParams() []*compute.Param {
 	if !o.Sharded() {
 		return o.m.params
 	}
@@ -178,7 +178,7 @@ func (o *Optimizer) stepped() []*compute.Param {
 	return o.own
 }
 
-// weightBytes is the bytes of the weights of params: used is what products read, rest the
+// weightBytes returns the bytes of the weights of params: used are read by products, rest are the
 // remaining bits of Masters.
 func weightBytes(f Footprint, params []*compute.Param,
 	class func(*compute.Param) compute.Class) (used, rest int64) {
@@ -193,7 +193,7 @@ func weightBytes(f Footprint, params []*compute.Param,
 	return used, rest
 }
 
-// classOf is the class of the weights of one of m's own parameters.
+// classOf returns the class of the weights of one of m's own parameters.
 func (m *Model) classOf(p *compute.Param) compute.Class {
 	if m.base != nil {
 		return compute.Wide
@@ -201,8 +201,8 @@ func (m *Model) classOf(p *compute.Param) compute.Class {
 	return weightClass(p, m.opt)
 }
 
-// runs are the weights that each rank updates, by rank. Adjacent parameters in one block of memory
-// are one tensor, which includes the padding between them.
+// runs returns, by rank, the weights that each rank updates. Adjacent parameters in one block of
+// memory are one tensor, which includes the padding between them.
 func (o *Optimizer) runs() [][]compute.Tensor {
 	byRank := make([][]compute.Tensor, o.ranks.Size())
 	for r := range byRank {
@@ -215,7 +215,7 @@ func (o *Optimizer) runs() [][]compute.Tensor {
 			t := o.m.params[i].W.Slice(x.lo, x.hi)
 			j, ok := at[t.Mem()]
 			if ok {
-				if last := byRank[r][j]; t.Off()-last.Off() == aligned(last.Len()) {
+				if last := byRank[r][j]; t.Off()-last.Off() == alignUp(last.Len()) {
 					byRank[r][j] = compute.View(t.Mem()).Slice(last.Off(), t.Off()+t.Len())
 					continue
 				}
@@ -227,7 +227,7 @@ func (o *Optimizer) runs() [][]compute.Tensor {
 	return byRank
 }
 
-// moveWeights gathers weights from device to device: what products read or, if rest, the
+// moveWeights gathers weights from device to device: the bits that products read or, if rest, the
 // remaining bits.
 func (o *Optimizer) moveWeights(d compute.Connectable, rest bool) error {
 	m := o.m
@@ -240,14 +240,14 @@ func (o *Optimizer) moveWeights(d compute.Connectable, rest bool) error {
 	if rest {
 		what, bytes = "the rest of the weights", more
 	}
-	return o.ranks.Device(what, int(bytes), sentOf(o.ranks.Size(), bytes),
+	return o.ranks.Device(what, int(bytes), sentBytes(o.ranks.Size(), bytes),
 		func(keepOn func() error) error {
 			return d.GatherWeights(o.runs(), rest, keepOn)
 		})
 }
 
 // WholeWeights gathers the bits of the weights that this rank lacks because products do not read
-// them. If the state is Sharded, all ranks call it together, before they save.
+// them. If the state is Sharded, all ranks must call it together, before they save.
 func (o *Optimizer) WholeWeights() error {
 	if !o.m.narrowed {
 		return nil
@@ -260,7 +260,7 @@ func (o *Optimizer) WholeWeights() error {
 }
 
 // gatherWeights gathers the weights that other ranks have updated: from device to device, or
-// through the memory of the gradients, which the step has used.
+// through the memory of the gradients, which the step no longer needs.
 func (o *Optimizer) gatherWeights() error {
 	m := o.m
 	if d, ok := m.be.(compute.Connectable); ok && d.Connected() {
@@ -280,12 +280,12 @@ func (o *Optimizer) gatherWeights() error {
 		return nil
 	}
 	x, _ := m.grads.onHost(extent(m.params))
-	m.grads.of = m
+	m.grads.owner = m
 	at := 0
 	for i, p := range m.params {
 		s := o.parts[i]
 		m.be.Download(x[at+s.lo:at+s.hi], p.W.Slice(s.lo, s.hi))
-		at += aligned(p.Len())
+		at += alignUp(p.Len())
 	}
 	if err := m.be.Sync(); err != nil {
 		return fmt.Errorf("model: optimizer: weights: %w", err)
@@ -301,7 +301,7 @@ func (o *Optimizer) gatherWeights() error {
 			m.be.Upload(p.W.Slice(s.hi, len(w)), w[s.hi:])
 			m.refresh(p)
 		}
-		at += aligned(p.Len())
+		at += alignUp(p.Len())
 	}
 	if err := m.be.Sync(); err != nil {
 		return fmt.Errorf("model: optimizer: weights: %w", err)
@@ -309,8 +309,9 @@ func (o *Optimizer) gatherWeights() error {
 	return nil
 }
 
-// gathered is a tensor of a Sharded state for Save, which gathers it in pieces.
-func (o *Optimizer) gathered(s stored) safetensors.Source {
+// gatherSource returns a tensor of a Sharded state for Save, which gathers it from the ranks in
+// pieces.
+func (o *Optimizer) gatherSource(s stateTensor) safetensors.Source {
 	return safetensors.Source{Name: s.name, DType: s.dtype, Shape: s.shape,
 		Write: func(w io.Writer) error {
 			n := s.len()
@@ -341,7 +342,7 @@ func (o *Optimizer) gathered(s stored) safetensors.Source {
 						"%d elements of %d from all ranks: the ranks do not run the same program",
 						len(piece), hi-lo)
 				}
-				if err := finite(s.name, piece, lo); err != nil {
+				if err := checkFinite(s.name, piece, lo); err != nil {
 					return err
 				}
 				if err := safetensors.EncodeFloat32(w, s.dtype, piece); err != nil {

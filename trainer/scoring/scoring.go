@@ -54,8 +54,8 @@ const (
 	hasty   = 2  // retries of a call of Check, before the run
 )
 
-// apartMost is the largest mean difference, in nats a token, that two scores of one text by a usable
-// server may have. When student and teacher agree, their scores differ by about as much.
+// apartMost is the largest mean difference, in nats a token, between two scores of one text by a
+// usable server. When student and teacher agree, their scores differ by about as much.
 const apartMost = 0.02
 
 // Limits of possible.
@@ -130,9 +130,9 @@ func (s *Server) Check(ctx context.Context, seqs []model.Seq, k int,
 	return nil
 }
 
-// possible checks that the server's scores can come from a model: at each token the probabilities
-// of the alternatives add up to at most 1, and the model is not certain of every token of several.
-// A server that gives no alternatives is checked for certainty alone.
+// possible asks for the scores of seqs and checks that they can come from a model: at each token
+// the probabilities of the alternatives add up to at most 1, and the model is not certain of every
+// token of several. A server that gives no alternatives is checked for certainty alone.
 func (s *Server) possible(ctx context.Context, seqs []model.Seq, k int) error {
 	sum, n := 0.0, 0
 	for _, seq := range seqs {
@@ -244,8 +244,8 @@ func plain(text string) bool {
 	return text != ""
 }
 
-// Score returns the log-probability of each trained token of seqs [S][T] and, with k above 0, soft
-// labels of the k most probable tokens there.
+// Score returns the log-probability of each trained token of seqs [S][T] and soft labels of the k
+// most probable tokens there; with k 0 the labels are nil. After an error it returns nothing.
 func (s *Server) Score(ctx context.Context, seqs []model.Seq, k int) (logpST [][]float32,
 	labelsST [][]model.SoftLabel, err error) {
 	logpST, labelsST = make([][]float32, len(seqs)), make([][]model.SoftLabel, len(seqs))
@@ -327,7 +327,8 @@ func (s *Server) Each(ctx context.Context, rows []int, k int, seq func(row int) 
 	})
 }
 
-// scoreOne appends the log-probabilities and, with k above 0, the labels of seq's trained tokens.
+// scoreOne asks for the scores of seq and appends, for each trained token, the log-probability to
+// logp and, with k above 0, the label to labels. It retries as in a run (patient).
 func (s *Server) scoreOne(ctx context.Context, seq model.Seq, k int, logp *[]float32,
 	labels *[]model.SoftLabel) error {
 	if seq.Trained() == 0 {

@@ -1,4 +1,4 @@
-// Package architecture describes what the models of each family compute.
+// Package architecture describes the computation of the models of each family.
 //
 //	kind.go  the head on top of the backbone
 //	spec.go  the forward pass of each family, and the table of families

@@ -132,7 +132,8 @@ type ggufFile string
 // Digest returns the file's SHA-256, in hexadecimal.
 func (path ggufFile) Digest() (string, error) { return fileDigest(string(path)) }
 
-// open opens the file and returns its architecture, with its name in the file.
+// open opens the file, which the caller must close, and returns its architecture, with its name in
+// the file.
 func (path ggufFile) open() (f *gguf.Reader, name string, arch ggufArch, err error) {
 	f, err = gguf.Open(string(path))
 	if err != nil {

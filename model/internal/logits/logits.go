@@ -1,7 +1,7 @@
 // Package logits sums, orders and draws from rows of logits in the host's memory.
 //
 //	logits.go  sums and the largest of a row; rows at a time
-//	pick.go    a token among those that are allowed
+//	pick.go    a draw among allowed tokens
 package logits
 
 import (

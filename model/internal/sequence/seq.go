@@ -2,7 +2,7 @@
 //
 //	seq.go     a sequence and its trained spans
 //	chunks.go  a long answer in contexts of bounded length
-//	packs.go   packs of sequences; what several begin with is computed once
+//	packs.go   packs of sequences; common prefixes are computed once
 //	pick.go    elements by index
 package sequence
 
