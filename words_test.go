@@ -29,8 +29,7 @@ const (
 // wordy are the packages that are still to be written anew. A package leaves the list and does not
 // come back.
 var wordy = strings.Fields(`
-	internal/compute/cpu
-	model`)
+	internal/compute/cpu`)
 
 var (
 	pronouns = regexp.MustCompile(`(?i)\b(those (of|that|which|in|who|with|whose)|` +
