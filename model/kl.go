@@ -80,7 +80,7 @@ func (m *Model) AllKL(q *Model, seqs []Seq, temperature float64,
 	return m.everyRank("exact KL", seqs, own)
 }
 
-// kl computes AllKL of one pack, on this rank alone.
+// kl returns KL(m||q) at each trained token of one pack, by AllKL's formula, on this rank alone.
 func (m *Model) kl(q *Model, seqs []Seq, temperature float64) ([][]float32, error) {
 	x, err := m.newKLPass(q, seqs, 1, temperature)
 	if err != nil {

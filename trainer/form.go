@@ -10,7 +10,8 @@ import (
 
 // form is the form of the student's answers, and of the sequences in which they are learned. To add
 // one: a type that embeds single and overrides the methods in which it differs, and an entry of
-// forms. After sampling, a step reads only the records of round.go.
+// forms. chunks.go is a short example; tree.go declares branchable, which single implements too.
+// After sampling, a step reads only the records of round.go.
 type form interface {
 	// checkTokenizer refuses a tokenizer with which answers cannot have the form.
 	checkTokenizer(tok *tokenizer.Tokenizer) error

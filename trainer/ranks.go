@@ -141,7 +141,7 @@ func (t *Trainer) statesOver() *model.Ranks {
 }
 
 // saveParts sends this rank's parts of the optimizer states to rank 0, in the order in which rank 0
-// writes them (fill).
+// writes them (fill). All ranks but 0 call it while rank 0 commits a checkpoint.
 func (t *Trainer) saveParts() error {
 	for _, n := range t.trainable() {
 		if n.optim.Sharded() {

@@ -26,9 +26,9 @@ type teacherTurn struct {
 	then   []data.Message
 }
 
-// ReplayTeachers replays the recorded episodes of rows, each on its task. The list leaves out rows
-// without an episode, and rows whose record differs from the environment's replies: other is the
-// number of the latter.
+// ReplayTeachers replays the recorded episodes of rows; tasks[i] is the task of rows[i]. The list
+// leaves out rows without an episode, and rows whose record differs from the environment's replies:
+// other is the number of the latter. An environment's fault is no error: it is in Played.Fault.
 func ReplayTeachers(ctx context.Context, tok *tokenizer.Tokenizer, pool *env.Pool, rows []data.Row,
 	tasks []episode.Task) (list []Played, other int, err error) {
 	all := make([]*Played, len(rows))

@@ -76,7 +76,8 @@ type optionError struct{ text string }
 func (e optionError) Error() string        { return e.text }
 func (e optionError) Is(target error) bool { return target == ErrOptions }
 
-// refuse returns an error that wraps ErrOptions.
+// refuse returns an error with the text "endpoint: " and the formatted message. errors.Is finds
+// ErrOptions in it, but its text does not contain that of ErrOptions.
 func refuse(format string, args ...any) error {
 	return optionError{"endpoint: " + fmt.Sprintf(format, args...)}
 }
