@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// allowTiles asks Linux (5.16 and later) for leave to use AMX's tiles, for all threads
-// of the process, those that run and those to come. It is refused where some
+// allowTiles asks Linux (5.16 and later) for leave to use AMX's tiles, for all present
+// and future threads of the process. It is refused where some
 // thread's stack for signals is too small for a frame with tiles in it, some 12 KB:
 // Go's have 32 KB.
 func allowTiles() error {

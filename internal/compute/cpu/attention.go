@@ -161,12 +161,12 @@ func (b *Backend) ancestors(j attnJob, fn func(r keyRun)) {
 	}
 }
 
-// seen is where the keys of a run begin that are at position first or later, at the beginning
-// of a panel; at the run's end or behind it where there are none.
+// seen returns the first of a run's keys at position first or later, moved back to the beginning of
+// its panel; the run's length or more if the run has no such key.
 func (b *Backend) seen(r keyRun, first int) int { return max(0, first-r.col) / b.k.nr * b.k.nr }
 
-// ld is the distance of the job's rows of scores: those with the keys before its
-// segment, then with the segment's own.
+// ld returns the distance between the job's rows of scores. A row has the scores of the keys before
+// the segment, then of the segment's own.
 func (b *Backend) ld(j attnJob) int { return b.up(j.Before+b.up(j.hi)) + skew }
 
 // softmax makes scores s of one query into exp(scale*s - most), in place, most
@@ -220,7 +220,7 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 	b.run(len(b.jobs), (*Backend).attend)
 }
 
-// attend is a task of Attention.
+// attend computes one job of Attention.
 func (b *Backend) attend(wk *worker, t int) {
 	j, a := b.jobs[t], &b.attn
 	H, E, mr, scale := a.H, a.E, b.k.mr, float32(a.Scale)
@@ -280,7 +280,7 @@ func (b *Backend) own(j attnJob, lo int) int {
 // maxTile is the most rows that any variant's register tile has.
 const maxTile = 16
 
-// AttentionGrad is the gradient of Attention. The queries of one head are taken in
+// AttentionGrad computes the gradient of Attention. The queries of one head are taken in
 // blocks; a block's probabilities and their gradients are made, added to dv and dk
 // of the keys that it sees, and multiplied with these keys to dq. dv and dk are
 // chains over a key/value head's query heads, and over the queries of each, both
@@ -610,7 +610,7 @@ func (b *Backend) decodeSize(rows decodeRows) (M, ld, wide int) {
 	return (rows.r1 - rows.r0) * (b.attn.H / b.attn.K), b.up(rows.longest) + nr + skew, nr + nr/2
 }
 
-// attendDecode is a task of AttentionDecode.
+// attendDecode computes one task of AttentionDecode.
 func (b *Backend) attendDecode(wk *worker, t int) {
 	a := &b.attn
 	pages, o, q, k, v := a.pages, a.o, a.q, a.k, a.v

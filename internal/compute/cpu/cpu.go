@@ -11,7 +11,30 @@
 // length alone; no sum is split over tasks, except into fixed blocks whose results
 // are added in order.
 //
-// Names end in their shapes; the legend is that of package compute.
+// In reading order:
+//
+//	cpu.go            the backend, its memory, and the operations row by row: start here
+//	pool.go           the workers, which share tasks
+//	kernels.go        what a variant's assembly must offer; kernels_amd64.go, kernels_arm64.go: the
+//	                  variants; kernels_other.go: none; portable.go: the same in plain Go
+//	stubs_amd64.go    declarations of assembly; stubs_arm64.go likewise
+//	gemm.go           matrix products in float32: tiles, packing, chains
+//	kernels16.go      bfloat16 dot products: the same for kernels16_amd64.go, kernels16_other.go and
+//	                  stubs16_amd64.go
+//	gemm16.go         matrix products with bfloat16 operands
+//	amx_amd64.go      AMX's tiles; amx_linux_amd64.go and amx_nolinux_amd64.go: leave to use them
+//	attention.go      attention over packs, and its gradient
+//	decode.go         products of few rows, for sampling; decode16.go: in bfloat16
+//	head.go           the head: logits, log-probabilities, their gradients
+//	frozen.go         weights that are packed in their own place; quant.go: in 8 and 4 bits
+//	moments.go        AdamW's moments in 8 bits
+//	footprint.go      what the operations take, for plans
+//	limits.go         the processor's peak, measured: limits_amd64.go, limits_arm64.go,
+//	                  limits_other.go
+//	host.go           a tensor's elements for the host; cgroup.go: a container's limit of memory
+//	pages_linux.go    large pages; pages_other.go: none
+//
+// Names end in their shapes; package compute has the legend.
 package cpu
 
 import (
@@ -234,7 +257,7 @@ func opt(op, name string, t compute.Tensor, n int) []float32 {
 	return f32(op, name, t, n)
 }
 
-// Name is "cpu/" and the variant, with bfloat16 that of its products.
+// Name returns "cpu/" and the variant; in bfloat16 the variant of its matrix products.
 func (b *Backend) Name() string {
 	if b.k16 != nil {
 		return "cpu/" + b.k16.name
@@ -268,7 +291,7 @@ func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, er
 	return compute.View(m), nil
 }
 
-// bytes is what m takes.
+// bytes returns the memory that m takes, with copies derived from it.
 func (m *memory) bytes() int64 {
 	bytes := 4*int64(len(m.data)) + int64(len(m.codes)) + m.derived
 	if m.frozen != nil {
@@ -280,7 +303,7 @@ func (m *memory) bytes() int64 {
 	return bytes
 }
 
-// rounds reports whether what is uploaded to memory of class c is rounded.
+// rounds reports whether elements uploaded to memory of class c are rounded to bfloat16.
 func (b *Backend) rounds(c compute.Class) bool { return b.k16 != nil && c == compute.Narrow }
 
 // count adds to the bytes in use.
@@ -289,7 +312,7 @@ func (b *Backend) count(bytes int64) {
 	b.peak = max(b.peak, b.inUse)
 }
 
-// Free gives t's block back, with what was derived from it.
+// Free gives t's block back, and the copies derived from it.
 func (b *Backend) Free(t compute.Tensor) {
 	if t.Absent() {
 		return
@@ -332,7 +355,7 @@ func (b *Backend) Available() int64 {
 	return MemoryAvailable()
 }
 
-// grow is n elements of a scratch buffer, of any content.
+// grow returns n elements of a scratch buffer, of any content, and makes it larger if it must.
 func (b *Backend) grow(buf *[]float32, n int) []float32 { return grow(b, buf, n) }
 
 func grow[T float32 | uint32](b *Backend, buf *[]T, n int) []T {
@@ -674,8 +697,8 @@ func (b *Backend) GeGLU(yNF, gateNF, upNF compute.Tensor) {
 	})
 }
 
-// GeGLUGrad is the gradient of GeGLU: y is that of gate, x that of up, and w GeGLU's output.
-// dgate may be dy, so an element is read before its places are written.
+// GeGLUGrad computes the gradient of GeGLU: b.y is dgate, b.x dup, b.w GeGLU's output. dgate may be
+// dy, so an element is read before its places are written.
 func (b *Backend) GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	const op = "GeGLUGrad"
 	n := gateNF.Len()

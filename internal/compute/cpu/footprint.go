@@ -34,7 +34,7 @@ func (f Footprint) Element(c compute.Class) int64 {
 // Block returns bytes: allocations are not rounded up.
 func (Footprint) Block(bytes int64) int64 { return bytes }
 
-// DerivedBytes is the packed transpose of a matrix that products are taken with. In bfloat16 a trained
+// DerivedBytes returns the bytes of a matrix's packed transpose, which products read. In bfloat16 a trained
 // matrix has a second copy, for the gradients of the product's input. Panels are whole, so that a
 // narrow matrix, such as an adapter's, takes more than its elements. A frozen one is packed in its
 // own place.
@@ -65,9 +65,9 @@ func (f Footprint) kernels() (*kernels, *kernels16) {
 	return k, k16
 }
 
-// Scratch is the head's rows, gathered, and their gradients, in bfloat16 the packed
-// operands, of which there are three at the most, and where gradients are taken some logits
-// and what is packed of a matrix or of activations; what workers keep is small.
+// Scratch returns the bytes of the head's gathered rows and their gradients; in bfloat16 also of at
+// most three packed operands; with gradients also of some logits and of packed parts of a matrix or
+// of activations. The workers' own buffers are small and left out.
 func (f Footprint) Scratch(w compute.Work) int64 {
 	bytes := 4 * 2 * int64(w.Rows) * int64(w.Hidden)
 	if !w.Trainable { // LinearAdd in place

@@ -275,7 +275,7 @@ func (b *Backend) quantised(p *compute.Param) *frozen {
 	return f
 }
 
-// columns is p's packed transpose, made at its first use.
+// columns returns p's packed transpose, which its first use makes.
 func (b *Backend) columns(p *compute.Param) []float32 {
 	if f := frozenOf("product", p); f != nil {
 		return floats(b.panelsOf(f, p))
@@ -396,8 +396,8 @@ func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI 
 	}
 }
 
-// LinearGrad is the gradient of Linear. The chains of w.G and b.G start from
-// what is there, so that a batch's gradient has the same bits in one call or
+// LinearGrad computes the gradient of Linear. The chains of w.G and b.G start from
+// their present values, so that a batch's gradient has the same bits in one call or
 // in several; in bfloat16, where a step of w.G's chains is a pair of tokens or with
 // AMX 32 of them, if all calls but the last have whole steps.
 func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor,

@@ -403,8 +403,8 @@ func (p *product16) large(N int) *product16 {
 	return p
 }
 
-// chunk is how many of N rows of width elements are packed at a time: whole tiles,
-// and an even number. An element takes 2 bytes, and what fills A's lanes up.
+// chunk returns how many of N rows of width elements are packed at a time: whole tiles, and an even
+// number of rows. An element takes 2 bytes; A's lanes are filled up.
 func (k *kernels16) chunk(N, width int) int {
 	unit := 2 * k.mr * k.unit
 	return min(N, max(1, packLimit/3/max(1, width)/unit)*unit)
@@ -454,8 +454,8 @@ func (b *Backend) linearGrad16(dx, g, dy, x []float32, N int, w *compute.Param, 
 	b.rowsGrad16(weights, dx, g, dy, x, N, w.Rows, w.Cols, acc)
 }
 
-// rowsGrad16 is linearGrad16 with a matrix of O rows and I columns, some columns of which
-// are in weights; dx begins at the first of them. Its sums over tokens go on from pair to
+// rowsGrad16 computes linearGrad16 with a matrix of O rows and I columns, of which weights has some
+// columns; dx begins at the first of these. Its sums over tokens go on from pair to
 // pair of tokens of the call.
 func (b *Backend) rowsGrad16(weights packing, dx, g, dy, x []float32, N, O, I int, acc bool) {
 	if b.tasksPack(N) {
@@ -489,8 +489,8 @@ func (b *Backend) rowsGrad16(weights packing, dx, g, dy, x []float32, N, O, I in
 	}
 }
 
-// weightGrad16 is linearGrad16's g, of many tokens: as few blocks of them as can be
-// packed of x in parts, and of dy, unless tasks do that, whole.
+// weightGrad16 computes linearGrad16's g for many tokens, in as few blocks of tokens as fit into the
+// packing buffers: x is packed in parts, dy whole unless tasks pack their own.
 func (b *Backend) weightGrad16(g, dy, x []float32, N, O, I int) {
 	step, late := min(N, tokenBlock), b.tasksPack(O)
 	if !late {

@@ -73,9 +73,9 @@ func fma16(c float32, a, b uint32) float32 {
 // tilePairs is how many pairs of a row a tile has: one TDPBF16PS takes them all.
 const tilePairs = 16
 
-// dotTile is the arithmetic of TDPBF16PS for one element: c + (the sum of the lower
-// halves' products + that of the upper halves'), each sum begun at zero, over ascending
-// pairs, rounded as dotPair's are. So where an inner dimension is cut shows in no bit if
+// dotTile computes TDPBF16PS for one element: c + (the sum of the lower halves' products + the sum
+// of the upper halves' products), each sum begun at zero, over ascending pairs, rounded as in
+// dotPair. So where an inner dimension is cut shows in no bit if
 // it is at a whole number of tilePairs.
 //
 // Intel documents it (Software Developer's Manual, volume 2, TDPBF16PS), that denormal

@@ -5,8 +5,8 @@ import xcpu "golang.org/x/sys/cpu"
 // peaks are loops of nothing but multiply-adds, by variant; see peakGo.
 var peaks = map[string]func(n int){"avx2": peakAvx2, "avx512": peakAvx512}
 
-// dots is such a loop of bfloat16 dot products, and the operations of one turn of
-// it: AMX's unless the backend is one of AVX512-BF16; nil where the processor has none.
+// dots returns such a loop of bfloat16 dot products, and the operations of one turn of it: AMX's
+// unless the backend is of AVX512-BF16; nil if the processor has neither.
 func dots(name string) (loop func(n int), flops int) {
 	if name != "cpu/avx512bf16" && amxRefused() == nil {
 		return peakAMX, 2 * tileLanes * tileLanes * 2 * tilePairs

@@ -62,7 +62,7 @@ func (b *Backend) newQuant(c compute.Class, n int) *quant {
 	return q
 }
 
-// fresh is other memory, of so many blocks.
+// fresh returns a copy of q's description over new memory of so many blocks.
 func (q *quant) fresh(blocks int) *quant {
 	to := *q
 	words := newAligned[uint32](blocks * q.bytes / 4)
@@ -205,7 +205,7 @@ func (f *frozen) part(dst []float32, t, x, blocks int) {
 	dequantGo(dst, codes, scales, blocks, q.lanes, q.class == compute.Q4)
 }
 
-// dequantGo is kernels.dequant8, or with four dequant4, of panels of nr lanes.
+// dequantGo computes kernels.dequant8, or with four dequant4, for panels of nr lanes.
 func dequantGo(dst []float32, codes []uint8, scales []uint16, blocks, nr int, four bool) {
 	const B = compute.QuantBlock
 	for x := range blocks {
@@ -226,7 +226,7 @@ func dequantGo(dst []float32, codes []uint8, scales []uint16, blocks, nr int, fo
 	}
 }
 
-// quantRow is frozenRow.
+// quantRow computes frozenRow of quantised weights.
 func (f *frozen) quantRow(x []float32, o, i0 int) {
 	const B = compute.QuantBlock
 	q := f.quant
@@ -243,7 +243,7 @@ func (f *frozen) quantRow(x []float32, o, i0 int) {
 	}
 }
 
-// quantBlock is frozenBlock.
+// quantBlock computes frozenBlock of quantised weights.
 func (b *Backend) quantBlock(w *worker, x []float32, ld int, f *frozen, o0, o1, i0, i1 int) {
 	const B = compute.QuantBlock
 	nr := f.quant.lanes
@@ -256,7 +256,7 @@ func (b *Backend) quantBlock(w *worker, x []float32, ld int, f *frozen, o0, o1, 
 	}
 }
 
-// quantTiles is product.tiles of quantised weights.
+// quantTiles computes product.tiles of quantised weights.
 func (p *product) quantTiles(k *kernels, w *worker, m0, m1, p0, p1 int) {
 	part := *p
 	part.quant, part.b, part.bias, part.panel, part.ldb = nil, w.deq, nil, 0, k.nr
@@ -272,7 +272,7 @@ func (p *product) quantTiles(k *kernels, w *worker, m0, m1, p0, p1 int) {
 	p.addBias(k, m0, m1, p0, p1)
 }
 
-// quantStream is product.stream of quantised weights.
+// quantStream computes product.stream of quantised weights.
 func (p *product) quantStream(k *kernels, w *worker, p0, p1 int) {
 	blocks := (p.m + k.mr - 1) / k.mr
 	for q := p0; q < p1; q++ {
@@ -308,7 +308,7 @@ func (f *frozen) pairs(dst []uint32, k *kernels16, w *worker, t, x, blocks int) 
 	k.packB(dst, w.deq, k.nr, k.nr, blocks*compute.QuantBlock, true)
 }
 
-// quantTiles is kernels16.tiles of quantised weights: of panels and parts of them, one after
+// quantTiles computes kernels16.tiles of quantised weights: panels and parts of panels, one after
 // the other.
 func (p *product16) quantTiles(k *kernels16, w *worker, a0, a1, b0, b1 int) {
 	const B = compute.QuantBlock
@@ -334,7 +334,7 @@ func (p *product16) quantTiles(k *kernels16, w *worker, a0, a1, b0, b1 int) {
 	p.addBias(k, w, a0, a1, b0, b1)
 }
 
-// quantStream is product16.stream of quantised weights.
+// quantStream computes product16.stream of quantised weights.
 func (p *product16) quantStream(k *kernels16, w *worker, q0, q1 int) {
 	const B = compute.QuantBlock
 	blocks := (p.m + k.mr - 1) / k.mr
