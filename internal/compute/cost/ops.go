@@ -236,22 +236,17 @@ func (b *Backend) Rope(xNHE compute.Tensor, _, _ int, pos []int32, _ compute.Ten
 	b.moves(elements.Rope(xNHE.Len()).Bytes)
 }
 
-// layout uploads the pack and its tiles of queries. keys, unless 0, is the rows of a tile of keys;
-// the tiles of keys are the same list if they have as many rows and no segment has branches.
-func (b *Backend) layout(p compute.Pack, keys int) {
+// layout uploads the pack and its tiles of queries.
+func (b *Backend) layout(p compute.Pack) {
 	b.index("segments", p.Start)
 	b.index("tiles", p.Start)
-	branched := slices.ContainsFunc(p.Parent, func(s int32) bool { return s >= 0 })
-	if keys > 0 && (keys != cuda.QueryTile || branched) {
-		b.index("tiles", append(slices.Clone(p.Start), int32(keys)))
-	}
 }
 
 // Attention queues one kernel: two products for each pair.
 func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape,
 	p compute.Pack) {
 	b.begin("Attention")
-	b.layout(p, 0)
+	b.layout(p)
 	b.queue(command{flops: elements.Attention(a, p).FLOPs, rate: b.card.FLOPS * b.card.Forward,
 		bytes: b.bytes(oNHE) + b.bytes(lseNH) + b.bytes(qNHE) + b.bytes(kNKE) + b.bytes(vNKE)})
 }
@@ -264,7 +259,8 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	b.begin("AttentionGrad")
 	tile := cuda.DKVTile(a.E)
 	longest, partRows := cuda.DKVBlocks(p, a)
-	b.layout(p, tile)
+	b.layout(p)
+	b.index("key blocks", append(slices.Clone(p.Start), int32(tile)))
 	delta := b.bytes(lseNH)
 	b.moves(b.bytes(doNHE) + b.bytes(oNHE) + delta)
 	inputs := b.bytes(doNHE) + b.bytes(qNHE) + b.bytes(kNKE) + b.bytes(vNKE) + 2*delta
@@ -276,6 +272,7 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	b.queue(command{flops: whole, rate: whole / max(whole/rate, block/(rate/float64(2*b.card.SMs))),
 		bytes: inputs + gradients + partial})
 	if partRows > 0 {
+		b.index("key sums", append(slices.Clone(p.Start), int32(tile)))
 		b.moves(gradients + partial)
 	}
 }
