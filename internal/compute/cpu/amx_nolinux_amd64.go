@@ -4,5 +4,5 @@ package cpu
 
 import "errors"
 
-// allowTiles requests permission for AMX's tiles, which only Linux needs.
+// allowTiles returns an error: AMX's tiles are used on Linux only.
 func allowTiles() error { return errors.New("it is for Linux only") }

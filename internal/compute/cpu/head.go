@@ -439,7 +439,8 @@ func (w *worker) draw(prob []float32, s compute.Sampling, u float64) int32 {
 	return last
 }
 
-// total returns the kept tokens' probability, or all tokens' if none was filtered.
+// total returns the sum of the probabilities of the tokens in kept, or of all tokens if kept is
+// empty.
 func total(prob []float32, kept []int32) (sum float64) {
 	if len(kept) == 0 {
 		for _, p := range prob {

@@ -64,7 +64,7 @@ func dotPair(c float32, a, b uint32) float32 {
 	return fma16(fma16(c, a&0xffff0000, b&0xffff0000), a<<16, b<<16)
 }
 
-// fma16 computes a step of it: c + a*b of a's and b's bits as float32.
+// fma16 computes one step of dotPair: c + a*b, of a's and b's bits as float32.
 func fma16(c float32, a, b uint32) float32 {
 	at := func(bits uint32) float64 { return float64(flush(math.Float32frombits(bits))) }
 	return flush(float32(math.FMA(at(a), at(b), float64(flush(c)))))

@@ -165,7 +165,7 @@ func (n *NCCL) Version() string {
 // Name returns the library's file.
 func (n *NCCL) Name() string { return n.name }
 
-// failed returns the error of a call's result, with the library's own text; nil for success.
+// failed returns the error for the failed result r of a call, with the library's own text.
 func (n *NCCL) failed(call string, r ncclResult) error {
 	text := func(f uintptr, arg uintptr) string {
 		if f == 0 {
