@@ -7,10 +7,11 @@
 #   RUNS=runs/ladder scripts/study/signs.sh SIZE
 #   RUNS=runs/ladder scripts/study/signs.py SIZE     the table
 #
-# GAD names the binary, THREADS; ROWS (150) held-out rows.
+# GAD names the binary, THREADS; ROWS (150) held-out rows, DISC (150) the steps of a fresh
+# discriminator, most of the time.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-GAD=${GAD:-gad} RUNS=${RUNS:-runs/ladder} THREADS=${THREADS:-2} ROWS=${ROWS:-150}
+GAD=${GAD:-gad} RUNS=${RUNS:-runs/ladder} THREADS=${THREADS:-2} ROWS=${ROWS:-150} DISC=${DISC:-150}
 size=${1:?2m, 8m or 30m}
 mkdir -p "$RUNS/$size/signs"
 for run in "$RUNS/$size"/study/stages/*-train-*/run; do
@@ -20,7 +21,7 @@ for run in "$RUNS/$size"/study/stages/*-train-*/run; do
     out=$RUNS/$size/signs/$stage-${checkpoint##*_}.json
     [ -e "$out" ] && continue
     "$GAD" eval --model "$checkpoint/actor" --against "$RUNS/teacher" --data "$RUNS/test.jsonl" --limit "$ROWS" \
-      --teacher-key response --temperature 1 --seed 7 --max-response-length 48 --disc-steps 150 --disc-seeds 2 \
+      --teacher-key response --temperature 1 --seed 7 --max-response-length 48 --disc-steps "$DISC" --disc-seeds 2 \
       --threads "$THREADS" --precision bf16 --json >"$out.tmp"
     mv "$out.tmp" "$out"
   done
