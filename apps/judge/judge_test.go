@@ -465,6 +465,39 @@ func TestJournalOfBefore(t *testing.T) {
 	}
 }
 
+// A record of the journal answers requests of its own settings alone, whatever its kind.
+func TestRecordsAreOfTheirSettings(t *testing.T) {
+	messages := []chat.Message{{Role: "user", Content: "Add 1+1"}}
+	for kind, key := range map[string]func(o Options) string{
+		"request": func(o Options) string { return requestKey(o, messages) },
+		"none":    func(o Options) string { return New(o).noneKey(wordGroup(1, "red")) },
+	} {
+		with := func(change func(o *Options)) string {
+			o := Options{Model: "m", MaxTokens: 2048, Extra: map[string]any{"top_k": 1.0}}
+			change(&o)
+			return key(o)
+		}
+		same := with(func(*Options) {})
+		seen := map[string]string{same: "none changed"}
+		for name, change := range map[string]func(o *Options){
+			"model":       func(o *Options) { o.Model = "n" },
+			"temperature": func(o *Options) { o.Temperature = 0.5 },
+			"max_tokens":  func(o *Options) { o.MaxTokens = 2047 },
+			"extra":       func(o *Options) { o.Extra = map[string]any{"top_k": 2.0} },
+			"no extra":    func(o *Options) { o.Extra = nil },
+		} {
+			k := with(change)
+			if was := seen[k]; was != "" {
+				t.Errorf("%s: the key of %s is that of %s", kind, name, was)
+			}
+			seen[k] = name
+		}
+		if with(func(o *Options) { o.Seed, o.AgainstFirst = 9, true }) != same {
+			t.Errorf("%s: settings that no request sends change the key", kind)
+		}
+	}
+}
+
 // What a judge has been paid for is on the disk when a loss of power comes, before the judgments end
 // and before anybody closes the journal.
 func TestPaidRepliesAreSafe(t *testing.T) {

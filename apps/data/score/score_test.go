@@ -215,3 +215,33 @@ func TestChunksOfRows(t *testing.T) {
 		t.Errorf("%v: at once\n%s\nin chunks of 3\n%s", err, a, b)
 	}
 }
+
+// A row has its own log-probabilities, wherever rows stand that have none.
+func TestRowsWithoutLabelsBetween(t *testing.T) {
+	dir, o, from := scorable(t)
+	raw, err := os.ReadFile(from.Paths[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(strings.TrimSuffix(string(raw), "\n")+"\n", "\n")[:7]
+	out := filepath.Join(dir, "in order.jsonl")
+	must(t, o, from, out)
+	want := sessiontest.Rows(t, out)
+	for _, first := range []int{2, 5} { // the row without stands fourth, and first
+		path := filepath.Join(dir, fmt.Sprintf("from %d.jsonl", first))
+		text := strings.Join(append(lines[first:len(lines):len(lines)], lines[:first]...), "")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		from.Paths, out = []string{path}, filepath.Join(dir, fmt.Sprintf("out %d.jsonl", first))
+		must(t, o, from, out)
+		for i, row := range sessiontest.Rows(t, out) {
+			at := (first + i) % len(lines)
+			if (row.Logprobs == nil) != (at == 5) ||
+				row.Logprobs.String() != want[at].Logprobs.String() {
+				t.Errorf("rows from %d on: row %d: %v, want %v", first, at, row.Logprobs,
+					want[at].Logprobs)
+			}
+		}
+	}
+}
