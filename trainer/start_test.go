@@ -18,6 +18,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/report"
 	"gad/internal/vfs"
+	"gad/tokenizer"
 	"gad/trainer/config"
 	"gad/trainer/saved"
 )
@@ -56,7 +57,7 @@ func TestValidationIsOfItsSettings(t *testing.T) {
 			[]string{"data.max_prompt_length=63", "data.max_response_length=13",
 				"trainer.checker=true", "trainer.held_out_critic=x", "trainer.device=cuda",
 				"trainer.precision=bf16", "rollout.chunk=6", "trainer.val_rows=3",
-				"data.val_files=" + fixed.data},
+				"data.val_files=" + fixed.data, "data.chat_template=chatml"},
 			[]string{"actor.optim.lr=1e-5", "rollout.n=2", "rollout.temperature=0.5",
 				"data.train_batch_size=2", "trainer.total_steps=9", "trainer.seed=7",
 				"actor.max_token_len=400", "rollout.max_num_seqs=3"}},
@@ -70,7 +71,12 @@ func TestValidationIsOfItsSettings(t *testing.T) {
 	} {
 		digest := func(more ...string) string {
 			cfg := settings(c.stage, t.TempDir(), slices.Concat(c.base, more)...)
-			tr := &Trainer{Stage: c.stage, cfg: cfg, val: valData{val, []int{0, 1, 2, 3}}}
+			tok, err := fixed.tok.With(tokenizer.ChatOptions{Template: cfg.Data.ChatTemplate})
+			if err != nil {
+				t.Fatal(err)
+			}
+			tr := &Trainer{Stage: c.stage, cfg: cfg, tok: tok,
+				val: valData{val, []int{0, 1, 2, 3}}}
 			tr.form = newForm(tr)
 			if cfg.Trainer.ValRows == 3 {
 				tr.val.rows = tr.val.rows[:3]

@@ -53,10 +53,9 @@ func (t *Trainer) evaluate(m Metrics, chunks model.Chunks) error {
 func (t *Trainer) validationDigest() string {
 	c := t.cfg
 	acts, world := t.form.validationInputs()
-	of := []any{t.val.set.Digest(), t.val.rows, c.Data.MaxPrompt, c.Data.MaxResponse,
-		c.Trainer.Checker,
-		c.Trainer.HeldOutCritic, c.Trainer.Device, c.Trainer.Precision, acts,
-		c.Env.MaxTurns, c.Env.MaxTokens, c.Env.InvalidPenalty}
+	of := []any{t.val.set.Digest(), t.val.rows, t.tok.Digest(), c.Data.MaxPrompt,
+		c.Data.MaxResponse, c.Trainer.Checker, c.Trainer.HeldOutCritic, c.Trainer.Device,
+		c.Trainer.Precision, acts, c.Env.MaxTurns, c.Env.MaxTokens, c.Env.InvalidPenalty}
 	raw, err := json.Marshal(append(of, world...))
 	if err != nil {
 		panic(err) // texts and numbers
