@@ -101,7 +101,7 @@ func TestLongestBlock(t *testing.T) {
 		b.AttentionGrad(q, k, k, q, q, lse, q, k, k, a, compute.Pack{Start: []int32{0, int32(n)}})
 		u := taken(t, b)
 		near(t, "operations", u.FLOPs, 14*pairs*h*e)
-		lists := 2 * (1e-6 + 8/1e10)
+		lists := 3*1e-6 + (8+8+12)/1e10 // segments, tiles of queries, blocks of keys
 		dq := max(6*pairs*h*e/2.5e14, float64(n)*(6*h*e+4*e+8*h)/5e11)
 		rest := dq + float64(n)*(2*2*h*e+4*h)/5e11 + 3e-6 + lists
 		longest := 8 * float64(n-64) * 128 * e / (2.5e14 / 200)
