@@ -16,8 +16,9 @@ import (
 )
 
 // The share of a package's functions, in percent, that a habit of writing may have. The first three
-// are of functions with a comment. Well-kept Go has "Name is" in 1 to 9 % of its comments, a pronoun
-// in the place of a noun in 1 %, and participles or prepositions as names of 1 to 2 % of functions.
+// are of functions with a comment. Well-kept Go has "Name is" in 1 to 9 % of its comments, a
+// pronoun in the place of a noun in 1 %, and participles or prepositions as names of 1 to 2 % of
+// functions.
 const (
 	mostIs       = 10
 	mostPronouns = 3
@@ -47,7 +48,8 @@ var (
 )
 
 // partial reports whether a function's only or first word is a participle or a preposition, which
-// names it for neither what it does nor what it returns. One that returns a bool may be a participle.
+// names it for neither what it does nor what it returns. One that returns a bool may be a
+// participle.
 func partial(fn *ast.FuncDecl) bool {
 	name := fn.Name.Name
 	if r := fn.Type.Results; r != nil && len(r.List) == 1 {
@@ -83,8 +85,9 @@ type wording struct {
 	comment             string
 }
 
-// TestWordsOfFunctions: in each package comments of functions begin with a verb and name their nouns, functions
-// are named for what they do or return, and a package of many files has a map of them.
+// TestWordsOfFunctions: in each package comments of functions begin with a verb and name their
+// nouns, functions are named for what they do or return, and a package of many files has a map of
+// them.
 func TestWordsOfFunctions(t *testing.T) {
 	set := token.NewFileSet()
 	packages := map[string]*wording{}

@@ -1,5 +1,5 @@
-// Package actor is the student: it answers prompts (Actor.Rollout), and learns from its own answers,
-// from the teacher's, or from answers that are compared with each other.
+// Package actor is the student: it answers prompts (Actor.Rollout), and learns from its own
+// answers, from the teacher's, or from answers that are compared with each other.
 //
 //	actor.go    answers, the policy update (Update) and cross entropy (SFT): start here
 //	config.go   settings of the update and of sampling

@@ -290,7 +290,8 @@ func advantagesOf(t *testing.T, tr *Trainer, m Metrics, r *round) (advST [][]flo
 	return advST
 }
 
-// sampledRound returns a round of answers to the next n prompts, of a stage that learns from its own.
+// sampledRound returns a round of answers to the next n prompts, of a stage that learns from its
+// own.
 func sampledRound(t *testing.T, tr *Trainer, o *onPolicy, n int) *round {
 	t.Helper()
 	r, err := o.next(n, map[int]int{})

@@ -115,8 +115,8 @@ func TestWhichCheckpointsAreKept(t *testing.T) {
 	}
 }
 
-// A run whose folder is renamed or removed while it works ends with the reason, makes no other folder
-// of the name, and goes on once the folder is back.
+// A run whose folder is renamed or removed while it works ends with the reason, makes no other
+// folder of the name, and goes on once the folder is back.
 func TestRunFolderIsMoved(t *testing.T) {
 	be := ready(t)
 	dir := t.TempDir()

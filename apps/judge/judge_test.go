@@ -498,8 +498,8 @@ func TestRecordsAreOfTheirSettings(t *testing.T) {
 	}
 }
 
-// What a judge has been paid for is on the disk when a loss of power comes, before the judgments end
-// and before anybody closes the journal.
+// What a judge has been paid for is on the disk when a loss of power comes, before the judgments
+// end and before anybody closes the journal.
 func TestPaidRepliesAreSafe(t *testing.T) {
 	b, disk := newBench(t), vfstest.NewCrash()
 	const path = "/judgments.jsonl"

@@ -38,8 +38,8 @@ type ratedLine struct {
 	Teacher data.RatedAnswer   `json:"teacher"`
 }
 
-// raters are rows, and a rating of them with every judge. The checker calls an answer right that has
-// an end, fails while a file stop is there, and notes how many rows it was asked.
+// raters are rows, and a rating of them with every judge. The checker calls an answer right that
+// has an end, fails while a file stop is there, and notes how many rows it was asked.
 func raters(t *testing.T) (dir string, o Options, rows session.Rows) {
 	t.Helper()
 	dir = t.TempDir()
@@ -212,8 +212,8 @@ func TestRateResumes(t *testing.T) {
 	}
 }
 
-// A command that is killed behind the rename of its output, before or after its records are removed,
-// has done its work: the same command says so, and another one is refused.
+// A command that is killed behind the rename of its output, before or after its records are
+// removed, has done its work: the same command says so, and another one is refused.
 func TestRatedBefore(t *testing.T) {
 	dir, o, rows := raters(t)
 	out := filepath.Join(dir, "ratings.jsonl")

@@ -132,8 +132,8 @@ var benchRules = rules{
 // benchLimit is the longest time that a rank waits for the others.
 const benchLimit = 5 * time.Minute
 
-// benchRanks runs gad bench on several ranks, with sums of up to the given number of elements; rank 0
-// prints.
+// benchRanks runs gad bench on several ranks, with sums of up to the given number of elements; rank
+// 0 prints.
 func (p *program) benchRanks(c *cli.Context, ranks *trainer.Ranks, elements int64,
 	budget time.Duration) (err error) {
 	defer func() {

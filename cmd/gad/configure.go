@@ -77,8 +77,8 @@ func (s *settings) readFlags() (err error) {
 	return err
 }
 
-// findFolders sets the folder of the run and the folder of its start. A run that --resume names alone goes
-// on in its own folder.
+// findFolders sets the folder of the run and the folder of its start. A run that --resume names
+// alone goes on in its own folder.
 func (s *settings) findFolders() error {
 	given := config.StageDefaults(s.stage)
 	if err := s.loadGiven(&given); err != nil {
@@ -119,8 +119,8 @@ func (s *settings) readOwnRun() error {
 	return nil
 }
 
-// readStart takes over the chosen settings of the run that a new run starts from, and notes where the
-// file of --config chooses otherwise.
+// readStart takes over the chosen settings of the run that a new run starts from, and notes where
+// the file of --config chooses otherwise.
 func (s *settings) readStart() error {
 	if s.resume == "" || s.continues {
 		return nil
@@ -268,9 +268,9 @@ func inherit(cfg *config.Config, resume string) error {
 	return nil
 }
 
-// keepChosen restores the settings of cfg that a preset has overridden, where the run that cfg inherits
-// from had a value of its own: neither its stage's default nor the preset's for that stage.
-// inherited is cfg before the preset; notes name what was put back.
+// keepChosen restores the settings of cfg that a preset has overridden, where the run that cfg
+// inherits from had a value of its own: neither its stage's default nor the preset's for that
+// stage. inherited is cfg before the preset; notes name what was put back.
 func keepChosen(cfg, inherited *config.Config, resume, presets string) (notes []string, err error) {
 	stage, was, err := settingsOf(resume)
 	if err != nil || stage == "" {

@@ -143,8 +143,8 @@ func (c *Config) idle(stage Stage, key string) string {
 	return ""
 }
 
-// unmet returns why the condition need of the setting key does not hold, "" if it does, or if the stage
-// does not read the setting that it names.
+// unmet returns why the condition need of the setting key does not hold, "" if it does, or if the
+// stage does not read the setting that it names.
 func (c *Config) unmet(stage Stage, key, need string) string {
 	at := strings.IndexAny(need, "=!>")
 	other, rule := need[:at], need[at:]

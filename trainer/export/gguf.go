@@ -104,7 +104,8 @@ func writeGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) e
 }
 
 // ggufFamily holds the differences between a family's files and its Hugging Face folders.
-// model/internal/files/gguf.go reads these files, and cites the sources of llama.cpp's names and rules.
+// model/internal/files/gguf.go reads these files, and cites the sources of llama.cpp's names and
+// rules.
 type ggufFamily struct {
 	arch     string            // general.architecture
 	permuted bool              // q and k have the order of rope type NORM (interleaveRows)

@@ -267,8 +267,8 @@ func TestCheckRefuses(t *testing.T) {
 	}
 }
 
-// Scores that no model gives are refused at the start, whether alternatives are learned from or not,
-// and where the server gives none.
+// Scores that no model gives are refused at the start, whether alternatives are learned from or
+// not, and where the server gives none.
 func TestCheckRefusesTheImpossible(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(logp float64) float64

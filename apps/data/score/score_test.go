@@ -21,8 +21,8 @@ import (
 	"gad/trainer/modeltest"
 )
 
-// scorable is a scoring of a few rows by the tests' student, and their folder. One row has a thought,
-// and one is longer than the teacher's context of 128 tokens.
+// scorable is a scoring of a few rows by the tests' student, and their folder. One row has a
+// thought, and one is longer than the teacher's context of 128 tokens.
 func scorable(t *testing.T) (dir string, o Options, rows session.Rows) {
 	t.Helper()
 	dir = t.TempDir()

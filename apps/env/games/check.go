@@ -345,8 +345,8 @@ func (r Recorded) otherStart(reply env.Reply) string {
 	return ""
 }
 
-// otherReply returns why a message of a reply is not the teacher's from message at on, "" if all are,
-// and the number of the message after them.
+// otherReply returns why a message of a reply is not the teacher's from message at on, "" if all
+// are, and the number of the message after them.
 func (r Recorded) otherReply(at int, reply env.Reply) (next int, why string) {
 	for _, said := range reply.Append {
 		if at >= len(r.Teacher) || r.Teacher[at].Role != said.Role ||

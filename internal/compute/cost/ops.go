@@ -252,8 +252,8 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 }
 
 // AttentionGrad queues three kernels: row sums, dq (three products a pair), and dk and dv (four);
-// and a fourth that adds the parts of dk and dv, where tiles of keys are cut. The kernel of dk and dv
-// takes at least its longest block on half a multiprocessor.
+// and a fourth that adds the parts of dk and dv, where tiles of keys are cut. The kernel of dk and
+// dv takes at least its longest block on half a multiprocessor.
 func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE,
 	vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	b.begin("AttentionGrad")

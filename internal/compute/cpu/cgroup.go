@@ -8,9 +8,9 @@ import (
 )
 
 // cgroupAvailable returns how many bytes of memory the control groups of this process leave it, of
-// version 1 and 2, as a container has them: the least of limit - usage over its group and the groups
-// above, where the page cache that can be dropped is no usage. ok is false where nothing limits it.
-// root is the root of the file system.
+// version 1 and 2, as a container has them: the least of limit - usage over its group and the
+// groups above, where the page cache that can be dropped is no usage. ok is false where nothing
+// limits it. root is the root of the file system.
 func cgroupAvailable(root string) (n int64, ok bool) {
 	groups := lines(filepath.Join(root, "proc/self/cgroup"))
 	for _, mount := range lines(filepath.Join(root, "proc/self/mountinfo")) {

@@ -34,10 +34,10 @@ func (f Footprint) Element(c compute.Class) int64 {
 // Block returns bytes: allocations are not rounded up.
 func (Footprint) Block(bytes int64) int64 { return bytes }
 
-// DerivedBytes returns the bytes of a matrix's packed transpose, which products read. In bfloat16 a trained
-// matrix has a second copy, for the gradients of the product's input. Panels are whole, so that a
-// narrow matrix, such as an adapter's, takes more than its elements. A frozen one is packed in its
-// own place.
+// DerivedBytes returns the bytes of a matrix's packed transpose, which products read. In bfloat16 a
+// trained matrix has a second copy, for the gradients of the product's input. Panels are whole, so
+// that a narrow matrix, such as an adapter's, takes more than its elements. A frozen one is packed
+// in its own place.
 func (f Footprint) DerivedBytes(c compute.Class, lookup bool, rows, cols int) int64 {
 	if lookup || c == compute.Frozen || c.Quantised() {
 		return 0

@@ -378,8 +378,8 @@ func (b *Backend) unpackColumns(rows, cols int, half bool) int {
 }
 
 // weightPart returns the rows o0 to o1-1 of w, columns i0 to i1-1, in panels of columns as packRows
-// makes them, for the gradient of a product's input. f is w's frozen weights, or nil if they are not
-// Frozen. o0 must begin a panel.
+// makes them, for the gradient of a product's input. f is w's frozen weights, or nil if they are
+// not Frozen. o0 must begin a panel.
 func (b *Backend) weightPart(f *frozen, w *compute.Param, o0, o1, i0, i1 int) []float32 {
 	if f == nil {
 		return b.packedPart(&b.unpacked, f32("LinearGrad", "W", w.W, w.Len())[o0*w.Cols+i0:],

@@ -489,8 +489,8 @@ func (b *Backend) rowsGrad16(weights packing, dx, g, dy, x []float32, N, O, I in
 	}
 }
 
-// weightGrad16 computes linearGrad16's g for many tokens, in as few blocks of tokens as fit into the
-// packing buffers: x is packed in parts, dy whole unless tasks pack their own.
+// weightGrad16 computes linearGrad16's g for many tokens, in as few blocks of tokens as fit into
+// the packing buffers: x is packed in parts, dy whole unless tasks pack their own.
 func (b *Backend) weightGrad16(g, dy, x []float32, N, O, I int) {
 	step, late := min(N, tokenBlock), b.tasksPack(O)
 	if !late {

@@ -110,8 +110,8 @@ func (l *layout) queryTiles() []int32 {
 	return l.queries
 }
 
-// keyBlocks returns the blocks of the gradient of keys and values in tiles of rows rows. Their parts
-// have at most most rows in all, and each block at least least tiles of queries.
+// keyBlocks returns the blocks of the gradient of keys and values in tiles of rows rows. Their
+// parts have at most most rows in all, and each block at least least tiles of queries.
 func (l *layout) keyBlocks(rows, K, group, most, least int) *keyList {
 	k := &l.keys
 	if k.of.rows == rows && k.of.K == K && k.of.group == group && k.of.most == most &&

@@ -259,11 +259,11 @@ type keyBlock struct {
 // work returns how many tiles of queries a block goes through, for each of its heads.
 func (b keyBlock) work() int { return (b.to - b.from) * b.heads }
 
-// keyBlocks divides tiles of keys, of K heads each, among blocks, those with most work first: whole;
-// or each by the group's query heads; or the longest by their queries, as the prompts of shared
-// answers are, which many more queries see than other keys. Parts have at most so many rows in all,
-// and least tiles of queries at the least.
-// Another way is taken if it is a twentieth shorter, or else it is not worth the memory.
+// keyBlocks divides tiles of keys, of K heads each, among blocks, those with most work first:
+// whole; or each by the group's query heads; or the longest by their queries, as the prompts of
+// shared answers are, which many more queries see than other keys. Parts have at most so many rows
+// in all, and least tiles of queries at the least. Another way is taken if it is a twentieth
+// shorter, or else it is not worth the memory.
 func keyBlocks(tiles []keyTile, K, group, most, least int) []keyBlock {
 	best := byHeads(tiles, group, 1)
 	shortest, total := blockTime(best, K), 0

@@ -34,8 +34,9 @@ const QueryTile = 128
 // width E.
 func DKVTile(E int) int { return map[bool]int{true: 64, false: QueryTile}[E == 128] }
 
-// DKVBlocks returns how AttentionGrad divides the gradient of a pack's keys and values: the queries,
-// counted for each head, that the longest block goes through, and the rows written in parts.
+// DKVBlocks returns how AttentionGrad divides the gradient of a pack's keys and values: the
+// queries, counted for each head, that the longest block goes through, and the rows written in
+// parts.
 func DKVBlocks(p compute.Pack, a compute.AttnShape) (longest float64, partRows int) {
 	var segments []compute.Segment
 	N := 0

@@ -75,8 +75,8 @@ func (d *Device) note(err error, format string, args ...any) {
 	}
 }
 
-// AllocPinned gives host memory that the device reads and writes directly, kernels by the same address
-// (unified addressing). It is not Go's: Unpin frees it.
+// AllocPinned gives host memory that the device reads and writes directly, kernels by the same
+// address (unified addressing). It is not Go's: Unpin frees it.
 func (d *Device) AllocPinned(bytes int) ([]byte, error) {
 	if bytes == 0 {
 		return nil, nil
