@@ -134,10 +134,10 @@ func TestBranchingSequences(t *testing.T) {
 			for _, s := range Segments(seqs) {
 				all += s.Tokens
 			}
-			if want := distinct(seqs[:16]) + distinct(seqs[16:21]) + distinct(seqs[21:]); got.tokens != want ||
-				all != want {
+			different := distinct(seqs[:16]) + distinct(seqs[16:21]) + distinct(seqs[21:])
+			if got.tokens != different || all != different {
 				t.Errorf("%d tokens are computed, Segments has %d, different ones are %d",
-					got.tokens, all, want)
+					got.tokens, all, different)
 			}
 			t.Logf("%s, %s: gradients off by %.2g, %d tokens, apart %d", be.Name(), arch, worst,
 				got.tokens, want.tokens)

@@ -357,7 +357,8 @@ func stagesOf(be compute.Footprint, c model.Config, load Load) (sft, gen, gad St
 	gad = Stage{Name: "GAD step",
 		Size: fmt.Sprintf("%d prompts x %d answers x %d tokens", load.Prompts, load.N, load.New)}
 
-	longest := load.Prompts * (load.Prompt + (load.N+1)*load.New) // tokens of a pass: the discriminator's
+	// tokens of the longest pass, which is the discriminator's
+	longest := load.Prompts * (load.Prompt + (load.N+1)*load.New)
 	lm := model.PlanOptions{Trainable: true, Recompute: load.Recompute, LoRA: load.lora(),
 		Tokens: load.Seqs * load.Length,
 		Slots:  max(load.Samples, min(load.Prompts*load.N, load.Slots)),
@@ -378,7 +379,8 @@ func stagesOf(be compute.Footprint, c model.Config, load Load) (sft, gen, gad St
 	for _, p := range plans {
 		whole, scratch = whole+p.Total()-p.Activations-p.Scratch, max(scratch, p.Scratch)
 	}
-	whole += scratch - min(plans[0].Gradients, plans[1].Gradients) // student and discriminator learn in turn
+	// student and discriminator learn in turn
+	whole += scratch - min(plans[0].Gradients, plans[1].Gradients)
 	sft.Planned, gen.Planned, gad.Planned = needs, needs, whole
 	return sft, gen, gad
 }

@@ -178,7 +178,8 @@ func TestLinesThatComeTwice(t *testing.T) {
 	defer c.Close()
 	for round := 1; round <= 2; round++ {
 		err := c.AskBatch(context.Background(), client, time.Millisecond)
-		if missing := len(c.incompleteItems()); c.spent.requests != 3*round || c.total.requests != 3*round ||
+		if missing := len(c.incompleteItems()); c.spent.requests != 3*round ||
+			c.total.requests != 3*round ||
 			c.spent.answers != 3*round || missing != 3*(2-round) || (err == nil) != (round == 2) {
 			t.Errorf("batch %d: %d requests and %d answers paid, %d rows miss answers, %v", round,
 				c.spent.requests, c.spent.answers, missing, err)

@@ -207,7 +207,9 @@ func thoughtTable(rows []*thoughtRow, n int) string {
 }
 
 // clearlyBetter reports whether a's interval on a test set lies above b's.
-func clearlyBetter(a, b *thoughtRow, set string) bool { return a.RightCI[set][0] > b.RightCI[set][1] }
+func clearlyBetter(a, b *thoughtRow, set string) bool {
+	return a.RightCI[set][0] > b.RightCI[set][1]
+}
 
 // whyThought returns the text below the table: its meaning.
 func (d *run) whyThought(rows []*thoughtRow) string {

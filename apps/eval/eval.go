@@ -186,8 +186,9 @@ func (e *evaluation) options(s *student) quality.Options {
 	}
 	return quality.Options{Quant: e.o.Quant, Against: against, MaxPrompt: e.o.MaxPrompt,
 		MaxResponse: e.limit, Chunks: s.chunks, Temperature: e.o.Temperature, Seed: e.o.Seed,
-		Slots: min(cmp.Or(s.slots, session.Slots), len(e.rows)), MaxTokens: e.o.MaxTokens, Stages: e.s.Console.Busy,
-		Stop: func() bool { return e.ctx.Err() != nil }}
+		Slots: min(cmp.Or(s.slots, session.Slots), len(e.rows)), MaxTokens: e.o.MaxTokens,
+		Stages: e.s.Console.Busy,
+		Stop:   func() bool { return e.ctx.Err() != nil }}
 }
 
 // run runs all parts in order.

@@ -50,21 +50,6 @@ func run(t *testing.T, o Options) (printed, said string) {
 	return sessiontest.Must(t, func(s *session.Session) error { return Run(s, o) })
 }
 
-// objects reads JSON lines strictly.
-func objects[T any](t *testing.T, lines string) (out []T) {
-	t.Helper()
-	for line := range strings.Lines(lines) {
-		dec := json.NewDecoder(strings.NewReader(line))
-		dec.DisallowUnknownFields()
-		var v T
-		if err := dec.Decode(&v); err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
-		out = append(out, v)
-	}
-	return out
-}
-
 // evalFigures are what gad eval prints always, and of fresh discriminators.
 type evalFigures struct {
 	Model       string     `json:"model"`
@@ -103,7 +88,7 @@ func TestEval(t *testing.T) {
 	plain := evals(modeltest.Student(t))
 	five := withDisc(plain, 5)
 	printed, said := run(t, asJSON(five))
-	e := objects[evalFigures](t, printed)[0]
+	e := sessiontest.Lines[evalFigures](t, printed)[0]
 	if e.Rows != 10 || !(e.RougeL > 0.3 && e.RougeL <= 1) || !(e.NLL > 0 && e.NLL < 4) ||
 		!(e.LenRatio > 0.3 && e.LenRatio < 3) || e.Ties == nil || e.Control == nil ||
 		e.Trained == nil ||
@@ -164,7 +149,7 @@ func TestEval(t *testing.T) {
 	most := withDisc(plain, quality.DefaultDiscSteps)
 	most.Budget.Fixed, most.Disc.Seeds = false, 1
 	printed, _ = run(t, asJSON(most))
-	if e := objects[evalFigures](t, printed)[0]; e.Steps != 50 ||
+	if e := sessiontest.Lines[evalFigures](t, printed)[0]; e.Steps != 50 ||
 		!strings.Contains(e.Note, "50 of 800 steps, which are") {
 		t.Errorf("%d steps: %s", e.Steps, printed)
 	}
@@ -218,7 +203,7 @@ func TestEvalAgainst(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.Output = ""
-	if rows := objects[quality.Row](t, string(raw)); len(rows) != 20 || *rows[3].ReverseKL != 0 ||
+	if rows := sessiontest.Lines[quality.Row](t, string(raw)); len(rows) != 20 || *rows[3].ReverseKL != 0 ||
 		!(*rows[13].ReverseKL > 0) || !(*rows[13].ForwardKL > 0) || !(*rows[13].Fluency < 0) {
 		t.Errorf("%s", raw)
 	}
@@ -277,7 +262,7 @@ func TestEvalOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := objects[quality.Row](t, string(raw))
+	rows := sessiontest.Lines[quality.Row](t, string(raw))
 	if len(rows) != 20 {
 		t.Fatalf("%d rows", len(rows))
 	}
@@ -369,7 +354,7 @@ func TestEvalChecker(t *testing.T) {
 	o := evals(modeltest.Student(t))
 	o.Checker = `n=0; while read -r line; do n=$((n+1)); if test $n -le 4; then echo '{"score":1,"label":"good"}'; else echo '{"score":0,"label":"bad"}'; fi; done`
 	printed, _ := run(t, asJSON(o))
-	e := objects[struct {
+	e := sessiontest.Lines[struct {
 		evalFigures
 		Check  float64            `json:"check"`
 		CI     [2]float64         `json:"check_ci95"`
@@ -414,7 +399,7 @@ func TestEvalWithoutScores(t *testing.T) {
 		CI        *[2]float64 `json:"check_ci95"`
 		Unchecked int         `json:"unchecked"`
 	}
-	e := objects[figures](t, printed)[0]
+	e := sessiontest.Lines[figures](t, printed)[0]
 	if e.Check == nil || math.Abs(*e.Check-4./7) > 1e-9 || e.Unchecked != 3 || e.CI == nil ||
 		!(e.CI[0] == 0.5 && e.CI[1] > 0.6 && e.CI[1] <= 1) {
 		t.Errorf("%s", printed)
@@ -429,7 +414,7 @@ func TestEvalWithoutScores(t *testing.T) {
 	}
 	o.Output, o.Checker = "", "sed 's/.*/null/'"
 	printed, said = run(t, o)
-	if e := objects[figures](t, printed)[0]; e.Check != nil || e.CI != nil || e.Unchecked != 10 ||
+	if e := sessiontest.Lines[figures](t, printed)[0]; e.Check != nil || e.CI != nil || e.Unchecked != 10 ||
 		!strings.Contains(said, "10 of 10 answers") {
 		t.Errorf("%s\n%s", printed, said)
 	}

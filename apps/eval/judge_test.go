@@ -183,13 +183,15 @@ func TestJudgeOfTheDemo(t *testing.T) {
 	} {
 		f := got.Students[c.student]
 		score, win := grades(c.right)
-		if math.Abs(judgetest.Value(f.Score)-score) > 1e-9 || math.Abs(judgetest.Value(f.Win)-win) > 1e-9 ||
+		if math.Abs(judgetest.Value(f.Score)-score) > 1e-9 ||
+			math.Abs(judgetest.Value(f.Win)-win) > 1e-9 ||
 			math.Abs(judgetest.Value(f.PairWin)-c.pair) > 1e-9 ||
 			math.IsNaN(c.swap) != (f.Swap == nil) || f.Swap != nil &&
 			math.Abs(*f.Swap-c.swap) > 1e-9 || !math.IsNaN(c.lc) &&
 			math.Abs(judgetest.Value(f.LCWin)-c.lc) > c.near+1e-9 {
 			t.Errorf("%s: score %g win %g pair %g LC %g swap %g, want %g %g %g %g %g", f.Name,
-				judgetest.Value(f.Score), judgetest.Value(f.Win), judgetest.Value(f.PairWin), judgetest.Value(f.LCWin), judgetest.Value(f.Swap),
+				judgetest.Value(f.Score), judgetest.Value(f.Win), judgetest.Value(f.PairWin),
+				judgetest.Value(f.LCWin), judgetest.Value(f.Swap),
 				score, win, c.pair, c.lc, c.swap)
 		}
 		if f.Scored != n || f.Paired != n || f.ScoreCI95 == nil ||
@@ -237,7 +239,8 @@ func TestJudgeOfTheDemo(t *testing.T) {
 	o.JSON, o.Answers, o.Rows.Limit = true, []string{"rows.jsonl"}, 40
 	o.Judge.Mode, o.Judge.Teacher = judge.Score, false
 	printed = run(o)
-	if again := judgetest.ReadOutput(t, printed).Judge; again.Tally.Asked != 0 || len(again.Students) != 3 ||
+	if again := judgetest.ReadOutput(t, printed).Judge; again.Tally.Asked != 0 ||
+		len(again.Students) != 3 ||
 		again.Students[1].Scored != 40 || again.Students[1].PairWin != nil {
 		t.Errorf("%s", printed)
 	}
@@ -352,7 +355,8 @@ func TestEvalJudge(t *testing.T) {
 	printed, _ = run(t, files)
 	if given := judgetest.ReadOutput(t, printed).Judge; given.Tally.Asked != 0 ||
 		judgetest.Value(given.Students[1].Score) != judgetest.Value(one.Score) ||
-		judgetest.Value(given.Students[1].PairWin) != judgetest.Value(one.PairWin) || len(server.Calls()) != calls {
+		judgetest.Value(given.Students[1].PairWin) != judgetest.Value(one.PairWin) ||
+		len(server.Calls()) != calls {
 		t.Errorf("answers from the file: %s", printed)
 	}
 	if err := os.WriteFile("answers.jsonl", []byte(given.String()), 0o644); err != nil {
@@ -363,7 +367,8 @@ func TestEvalJudge(t *testing.T) {
 	printed, _ = run(t, Options{JSON: true, Seed: 1, Judge: &pairs,
 		Answers: []string{"answers.jsonl"}})
 	if given := judgetest.ReadOutput(t, printed).Judge; given.Tally.Asked != 0 ||
-		judgetest.Value(given.Students[0].PairWin) != judgetest.Value(one.PairWin) || given.Students[0].Score != nil {
+		judgetest.Value(given.Students[0].PairWin) != judgetest.Value(one.PairWin) ||
+		given.Students[0].Score != nil {
 		t.Errorf("answers of one model: %s", printed)
 	}
 	// A line of the journal that is damaged is asked again, and only that.

@@ -334,7 +334,8 @@ func (j *Judge) each(ctx context.Context, name string, n int,
 // rule requests a verdict. It sends a reminder once, which asks for the verdict and nothing else,
 // if the first reply has none, or one that may be quoted from the material. null is the reason if
 // there is no verdict.
-func rule[T any](ctx context.Context, j *Judge, kind string, messages []chat.Message, reminder string,
+func rule[T any](ctx context.Context, j *Judge, kind string, messages []chat.Message,
+	reminder string,
 	quotes func(reply, material string) bool,
 	parse func(reply string) (T, error)) (v T, null string, err error) {
 	material := messages[len(messages)-1].Content

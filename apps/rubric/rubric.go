@@ -51,7 +51,8 @@ const suffix = ".jsonl"
 // error.
 func Run(s *session.Session, o Options, in io.Reader) (err error) {
 	ctx, cancel := context.Background(), context.CancelFunc(func() {})
-	if o.Endpoint.Until = answerDeadline(os.Getenv(child.Deadline), time.Now()); !o.Endpoint.Until.IsZero() {
+	o.Endpoint.Until = answerDeadline(os.Getenv(child.Deadline), time.Now())
+	if !o.Endpoint.Until.IsZero() {
 		ctx, cancel = context.WithDeadline(ctx, o.Endpoint.Until)
 	}
 	defer cancel()

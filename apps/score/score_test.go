@@ -27,21 +27,6 @@ type line struct {
 	Truncated bool      `json:"truncated"`
 }
 
-// read returns the lines of an output, which has no others.
-func read(t *testing.T, printed string) (list []line) {
-	t.Helper()
-	for text := range strings.Lines(printed) {
-		d := json.NewDecoder(strings.NewReader(text))
-		d.DisallowUnknownFields()
-		var x line
-		if err := d.Decode(&x); err != nil {
-			t.Fatalf("%v: %s", err, text)
-		}
-		list = append(list, x)
-	}
-	return list
-}
-
 // given writes the ids of lines as rows.
 func given(t *testing.T, list []line) (path string) {
 	t.Helper()
@@ -104,7 +89,7 @@ func TestLogProbsOfSamples(t *testing.T) {
 	}
 	o := scoring(student, given(t, list), 0)
 	printed := logprobs(t, o, 1)
-	got := read(t, printed)
+	got := sessiontest.Lines[line](t, printed)
 	if len(got) != 3 {
 		t.Fatalf("prints %s", printed)
 	}
@@ -124,7 +109,7 @@ func TestTextAndIDs(t *testing.T) {
 	test := modeltest.Letters("test.jsonl")
 	student, critic := modeltest.Student(t), modeltest.Critic(t)
 	fromText := logprobs(t, scoring(student, test, 3), 1)
-	list := read(t, fromText)
+	list := sessiontest.Lines[line](t, fromText)
 	path := given(t, list)
 	if fromIDs := logprobs(t, scoring(student, path, 0), 1); fromIDs != fromText ||
 		len(list) != 3 {
@@ -134,13 +119,13 @@ func TestTextAndIDs(t *testing.T) {
 	if a != b {
 		t.Errorf("scores from text\n%s\nfrom ids\n%s", a, b)
 	}
-	if x := read(t, a); len(x) != 3 || len(x[0].Prompt)+len(x[0].Response) < 10 ||
+	if x := sessiontest.Lines[line](t, a); len(x) != 3 || len(x[0].Prompt)+len(x[0].Response) < 10 ||
 		x[0].Score == 0 || x[0].Text == "" || x[0].Truncated {
 		t.Errorf("scores %s", a)
 	}
 	cut := scoring(critic, test, 1)
 	cut.MaxResponse = 3
-	if printed := scores(t, cut); !read(t, printed)[0].Truncated {
+	if printed := scores(t, cut); !sessiontest.Lines[line](t, printed)[0].Truncated {
 		t.Errorf("a cut answer is not marked: %s", printed)
 	}
 }

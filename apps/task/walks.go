@@ -225,7 +225,8 @@ which are four moves, for 16 more.
 
 Right: the whole text is the teacher's, byte for byte. The labels of the others say what is wrong first.
 `, w.prompt(), strings.Join(answer[:13], " "), strings.Join(answer[len(answer)-7:], " "),
-		counts[Train], 8*mostRoundsTrained, counts[Test], counts[Tune], counts[Longer], 8*mostRoundsTrained+8,
+		counts[Train], 8*mostRoundsTrained, counts[Test], counts[Tune], counts[Longer],
+		8*mostRoundsTrained+8,
 		8*mostRounds,
 		f.Name)
 	return b.String(), nil

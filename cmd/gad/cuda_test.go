@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/apps/session/sessiontest"
 	"gad/internal/compute/cuda"
 )
 
@@ -39,9 +40,9 @@ func TestCUDACommands(t *testing.T) {
 			return gpu, cpu
 		}
 		gpu, cpu := both("logprobs", "--model", actor, "--data", rows, "--json")
-		a, b := objects[rowOut](t, gpu), objects[rowOut](t, cpu)
+		a, b := sessiontest.Lines[rowOut](t, gpu), sessiontest.Lines[rowOut](t, cpu)
 		gpu, cpu = both("score", "--critic", critic, "--data", rows, "--json")
-		c, d := objects[rowOut](t, gpu), objects[rowOut](t, cpu)
+		c, d := sessiontest.Lines[rowOut](t, gpu), sessiontest.Lines[rowOut](t, cpu)
 		if len(a) != len(b) || len(c) != len(d) || len(a) == 0 || len(c) == 0 {
 			t.Fatalf("%s: %d, %d, %d and %d rows", precision, len(a), len(b), len(c), len(d))
 		}
@@ -62,7 +63,7 @@ func TestCUDACommands(t *testing.T) {
 		}
 		gpu, cpu = both("generate", "--model", actor, "--prompt", "Add 1+2+3", "--json",
 			"--max-new-tokens", "10", "--temperature", "0")
-		x, y := objects[generated](t, gpu), objects[generated](t, cpu)
+		x, y := sessiontest.Lines[generated](t, gpu), sessiontest.Lines[generated](t, cpu)
 		if precision == "f32" && !slices.Equal(x[0].Response, y[0].Response) {
 			t.Errorf("greedy answers %v, on the CPU %v", x[0].Response, y[0].Response)
 		}
@@ -128,7 +129,7 @@ func TestCUDAFromGGUF(t *testing.T) {
 			return gpu, cpu
 		}
 		gpu, cpu := both("logprobs", "--model", file, "--data", rows, "--json", "--limit", "6")
-		a, b := objects[rowOut](t, gpu), objects[rowOut](t, cpu)
+		a, b := sessiontest.Lines[rowOut](t, gpu), sessiontest.Lines[rowOut](t, cpu)
 		worst, tokens := 0.0, 0
 		for i := range a {
 			for j, x := range a[i].LogProbs {
@@ -141,7 +142,7 @@ func TestCUDAFromGGUF(t *testing.T) {
 		}
 		gpu, cpu = both("generate", "--model", file, "--prompt", "Add 1+2+3", "--json",
 			"--max-new-tokens", "12", "--temperature", "1", "-n", "3")
-		if x, y := objects[generated](t, gpu), objects[generated](t, cpu); precision == "f32" &&
+		if x, y := sessiontest.Lines[generated](t, gpu), sessiontest.Lines[generated](t, cpu); precision == "f32" &&
 			(len(x) != 3 || !slices.EqualFunc(x, y, func(x, y generated) bool {
 				return slices.Equal(x.Response, y.Response)
 			})) {

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"gad/apps/session/sessiontest"
 	"gad/trainer/quality"
 )
 
@@ -98,7 +99,7 @@ func TestInterruptedAnswers(t *testing.T) {
 				"eval.jsonl")+"\n") {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
-	if got := objects[quality.Row](t, read("eval.jsonl")); len(got) != 400 ||
+	if got := sessiontest.Lines[quality.Row](t, read("eval.jsonl")); len(got) != 400 ||
 		got[7].Response == "" && got[8].Response == "" {
 		t.Errorf("%d rows are kept", len(got))
 	}

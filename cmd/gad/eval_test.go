@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/apps/session/sessiontest"
 	"gad/data"
 )
 
@@ -39,7 +40,7 @@ func TestFlagsOfScoring(t *testing.T) {
 		"score --max-response-length 3 --critic " + critic + " --data " + out + " --json": 6,
 	} {
 		printed, _ := must(t, strings.Fields(line)...)
-		if got := objects[rowOut](t, printed); len(got) != want ||
+		if got := sessiontest.Lines[rowOut](t, printed); len(got) != want ||
 			strings.HasPrefix(line, "score") && !got[0].Truncated {
 			t.Errorf("%s: %d rows, want %d: %s", line, len(got), want, printed)
 		}

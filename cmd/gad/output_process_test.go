@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"gad/apps/session/sessiontest"
 	"gad/trainer/quality"
 )
 
@@ -102,7 +103,7 @@ func TestOneMakerOfAnOutput(t *testing.T) {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
 	raw, err := os.ReadFile(out)
-	if err != nil || len(objects[quality.Row](t, string(raw))) != 400 {
+	if err != nil || len(sessiontest.Lines[quality.Row](t, string(raw))) != 400 {
 		t.Errorf("%v: %d bytes are left", err, len(raw))
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"gad/apps/session/sessiontest"
 )
 
 var servingAt = regexp.MustCompile(`serving (\S+) on (http://\S+)/v1\n`)
@@ -35,7 +37,7 @@ func TestServe(t *testing.T) {
 	actor := f.path("train", "global_step_3", "actor")
 	printed, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--json", "-n",
 		"3", "--max-new-tokens", "12", "--temperature", "1", "--seed", "7")
-	want := objects[generated](t, printed)
+	want := sessiontest.Lines[generated](t, printed)
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		p, url := serving(t, "--model", actor, "--listen", "127.0.0.1:0")
 		res, err := http.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(`{"messages":[{"role":"user","content":"Add 1+2+3"}],"n":3,"seed":7,"max_tokens":12}`))

@@ -8,21 +8,6 @@ import (
 	"testing"
 )
 
-// objects reads JSON lines strictly.
-func objects[T any](t *testing.T, lines string) (out []T) {
-	t.Helper()
-	for _, line := range strings.Split(strings.TrimSuffix(lines, "\n"), "\n") {
-		dec := json.NewDecoder(strings.NewReader(line))
-		dec.DisallowUnknownFields()
-		var v T
-		if err := dec.Decode(&v); err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
-		out = append(out, v)
-	}
-	return out
-}
-
 type generated struct {
 	Sample    int       `json:"sample"`
 	Text      string    `json:"text"`

@@ -276,7 +276,8 @@ func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 		l.Finish = "" // it is the given answer's, as gad generate writes it
 	}
 	for _, name := range maybePrompt {
-		if !l.Reads(name) && !l.Leads(name) && !slices.Contains(l.lateSystem, name) && (has(name) || AnyKey(src)) {
+		if !l.Reads(name) && !l.Leads(name) && !slices.Contains(l.lateSystem, name) &&
+			(has(name) || AnyKey(src)) {
 			l.Watched = append(l.Watched, name)
 		}
 	}

@@ -120,7 +120,8 @@ func TestDataScore(t *testing.T) {
 		out, o := filepath.Join(dir, name+".jsonl"), o
 		o.System = system
 		must(t, o, other, out)
-		a, b := sessiontest.Rows(t, first)[0].Logprobs.String(), sessiontest.Rows(t, out)[0].Logprobs.String()
+		a := sessiontest.Rows(t, first)[0].Logprobs.String()
+		b := sessiontest.Rows(t, out)[0].Logprobs.String()
 		if equal := a == b; equal != (name == "same") {
 			t.Errorf("%s: the same log-probabilities: %v", name, equal)
 		}

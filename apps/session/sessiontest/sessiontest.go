@@ -4,6 +4,8 @@ package sessiontest
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"strings"
 	"testing"
 
 	"gad/apps/session"
@@ -62,4 +64,19 @@ func Rows(t testing.TB, path string) (rows []data.Row) {
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// Lines returns the values of JSON lines, none of which has a key that T lacks.
+func Lines[T any](t testing.TB, lines string) (out []T) {
+	t.Helper()
+	for line := range strings.Lines(lines) {
+		d := json.NewDecoder(strings.NewReader(line))
+		d.DisallowUnknownFields()
+		var v T
+		if err := d.Decode(&v); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		out = append(out, v)
+	}
+	return out
 }

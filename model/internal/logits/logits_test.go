@@ -87,7 +87,8 @@ func TestPick(t *testing.T) {
 			t.Errorf("%+v at %g: token %d, want %d", c.s, c.u, id, c.want)
 		}
 	}
-	if _, _, ok := Pick(z, []bool{false, false, false, false, false, true}, compute.Sampling{}, 0); ok {
+	last := []bool{false, false, false, false, false, true}
+	if _, _, ok := Pick(z, last, compute.Sampling{}, 0); ok {
 		t.Error("a token was drawn where none can be")
 	}
 }
