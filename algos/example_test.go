@@ -49,8 +49,8 @@ func Example() {
 func ExampleNewPolicy_unknown() {
 	_, err := algos.NewPolicy[float32](algos.PolicyConfig{Loss: "gspoo"})
 	fmt.Println(err)
-	// Output: algos: policy loss "gspoo": unknown name: use one of cispo, dapo, geo_mean, gpg, gspo,
-	// gspo_token, sapo, sft, vanilla
+	// Output:
+	// algos: policy loss "gspoo": unknown name: use one of cispo, dapo, geo_mean, gpg, gspo, gspo_token, sapo, sft, vanilla
 }
 
 // The same score is worth more where the prompt's other answers are worse: it counts against the

@@ -29,9 +29,10 @@ func Example() {
 		fmt.Printf("%s: %q -> %q\n", row.ID, row.Messages[len(row.Messages)-1].Content, row.Teacher)
 	}
 	fmt.Printf("%+v\n", order.State())
-	// Output: row-4: "Write a poem.\n\n1. short\n2. good" -> "Roses are red.\r\nViolets too." row-3:
-	// "naïve café: ½ ≠ ⅓ — 😀👩\u200d👩\u200d👧" -> "Zażółć gęślą jaźń\nline two\ttabbed \"quoted\" \\
-	// back" {Seed:42 Epoch:0 Offset:2 Rank:0 World:1}
+	// Output:
+	// row-4: "Write a poem.\n\n1. short\n2. good" -> "Roses are red.\r\nViolets too."
+	// row-3: "naïve café: ½ ≠ ⅓ — 😀👩\u200d👩\u200d👧" -> "Zażółć gęślą jaźń\nline two\ttabbed \"quoted\" \\ back"
+	// {Seed:42 Epoch:0 Offset:2 Rank:0 World:1}
 }
 
 // Rows in ShareGPT's form, from two files of different formats, are one set; a row
@@ -51,9 +52,9 @@ func ExampleOpenFiles() {
 	}
 	fmt.Println(set.Len(), row.Messages[0].Content, row.Messages[1].Content, row.Teacher)
 	fmt.Println(set.Notes())
-	// Output: 24 Answer in one word. Capital of France? Paris [../testdata/rows/sharegpt.parquet: read
-	// as sharegpt: prompt from column "conversations", teacher's answer is its last turn of gpt
-	// (data.format=sharegpt)]
+	// Output:
+	// 24 Answer in one word. Capital of France? Paris
+	// [../testdata/rows/sharegpt.parquet: read as sharegpt: prompt from column "conversations", teacher's answer is its last turn of gpt (data.format=sharegpt)]
 }
 
 // What is wrong with rows, before a run trains on them.

@@ -20,8 +20,8 @@ func Example() {
 		return
 	}
 	fmt.Printf("%q\n", tok.Decode(ids, false))
-	// Output: "<|im_start|>system\nAnswer
-	// briefly.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+	// Output:
+	// "<|im_start|>system\nAnswer briefly.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
 }
 
 // Text of a user never becomes a control token; EncodeSpecial is for text that one has written
@@ -86,6 +86,5 @@ func ExampleTokenizer_Render() {
 		{Role: "assistant", Content: "11"}}}, false)
 	fmt.Printf("%q %v\n", text, err)
 	// Output:
-	// "<|im_start|>system\nAdd.<|im_end|>\n<|im_start|>user\n4+7<|im_end|>\n<|im_start|>assistant\n11<|im_end|>\n"
-	// <nil>
+	// "<|im_start|>system\nAdd.<|im_end|>\n<|im_start|>user\n4+7<|im_end|>\n<|im_start|>assistant\n11<|im_end|>\n" <nil>
 }

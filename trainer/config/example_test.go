@@ -13,9 +13,9 @@ func ExampleConfig_Load() {
 	fmt.Println(cfg.Actor.Optim.LR, cfg.Rollout.N, err)
 	err = cfg.Load("", "rollout.m=4")
 	fmt.Println(err)
-	// Output: 1e-05 4 <nil> settings: override "rollout.m=4": setting "rollout.m": unknown: known in
-	// "rollout": n, temperature, top_k, top_p, min_p, chunk, carry, carry_head, chunks, tree, merged,
-	// max_num_seqs
+	// Output:
+	// 1e-05 4 <nil>
+	// settings: override "rollout.m=4": setting "rollout.m": unknown: known in "rollout": n, temperature, top_k, top_p, min_p, chunk, carry, carry_head, chunks, tree, merged, max_num_seqs
 }
 
 // Every rule that a stage's settings break has a line.
