@@ -31,17 +31,17 @@ measure "$RUNS/half" "$RUNS/game-start"
 for seed in $seeds; do
   for arm in $arms; do
     run=$RUNS/game-$arm-$step-$seed
-    common=(--data "$RUNS/train-half.jsonl" --output "$run" --steps "$GAMESTEPS" --seed "$seed" "${machine[@]}"
+    last=$GAMESTEPS
+    case $arm in sft*) last=$((GAMESTEPS * 7)) ;; esac
+    common=(--data "$RUNS/train-half.jsonl" --output "$run" --steps "$last" --seed "$seed" "${machine[@]}"
       data.train_batch_size=30 data.max_prompt_length=128 data.overlong_prompts=filter data.max_response_length=48
       rollout.n=4 rollout.temperature=1 actor.lora.rank=16 actor.optim.lr=3e-4 actor.optim.beta2=0.95
       actor.ppo_mini_batch_size=5 actor.grad_clip=1 trainer.save_freq=0)
-    last=$GAMESTEPS
-    case $arm in sft*) last=$((GAMESTEPS * 7)) ;; esac
     if [ ! -e "$run/global_step_$last" ]; then
       case $arm in
-      sft) "$GAD" sft --model "$RUNS/half" "${common[@]}" --steps "$last" actor.optim.lr=1e-3 \
+      sft) "$GAD" sft --model "$RUNS/half" "${common[@]}" actor.optim.lr=1e-3 \
         actor.optim.lr_warmup_steps=3 ;;
-      sft-full) "$GAD" sft --model "$RUNS/half" "${common[@]}" --steps "$last" actor.lora.rank=0 actor.optim.lr=2e-4 \
+      sft-full) "$GAD" sft --model "$RUNS/half" "${common[@]}" actor.lora.rank=0 actor.optim.lr=2e-4 \
         actor.optim.lr_warmup_steps=3 ;;
       opd) "$GAD" opd --model "$RUNS/half" --teacher "$RUNS/model" "${common[@]}" ;;
       *)
