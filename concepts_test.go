@@ -26,11 +26,11 @@ var concepts = map[string]struct {
 	fields, methods int
 	read            string
 }{
-	"trainer.Trainer": {25, 70, "trainer/stage.go and trainer/form.go: a stage and a form keep what only they need"},
-	"trainer.game":    {12, 45, "trainer/onpolicy.go and trainer/round.go: what other stages do too, and what is of an answer"},
-	"trainer.answer":  {20, 5, "trainer/round.go: what only one form of an answer has belongs to the form"},
-	"model.Model":     {30, 122, "model/model.go"},
-	"model.Engine":    {42, 50, "model/engine.go"},
+	"trainer.Trainer":                {25, 70, "trainer/stage.go and trainer/form.go: a stage and a form keep what only they need"},
+	"trainer.game":                   {12, 45, "trainer/onpolicy.go and trainer/round.go: what other stages do too, and what is of an answer"},
+	"trainer.answer":                 {20, 5, "trainer/round.go: what only one form of an answer has belongs to the form"},
+	"model.Model":                    {30, 122, "model/model.go"},
+	"model/internal/sampling.Engine": {42, 50, "model/internal/sampling/engine.go"},
 
 	"tokenizer.Tokenizer":           {30, 80, "tokenizer/tokenizer.go"},
 	"data.Set":                      {30, 66, "data/set.go"},

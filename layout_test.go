@@ -102,12 +102,13 @@ algos:
 
 # the network and its rooms
 model: comm compute folder philox safetensors architecture files logits pages rope sequence
-    workspace
+    workspace model/internal/sampling
 model/internal/architecture: rope
 model/internal/files: folder gguf safetensors rope
 model/internal/logits: compute
 model/internal/pages:
 model/internal/rope:
+model/internal/sampling: compute philox logits pages sequence workspace
 model/internal/sequence:
 model/internal/workspace: compute
 device: cpu cuda model
@@ -219,7 +220,8 @@ var doubles = map[string]string{
 	"apps/score":                     "apps/session", // what models say of answers
 	"internal/hostile":               everyone,       // damages files for the tests of any reader
 	"internal/comm/commtest":         "internal/comm",
-	"apps/doctor":                    "trainer", // examines the runs that the tests play
+	"apps/doctor":                    "trainer",                 // examines the runs that the tests play
+	"model":                          "model/internal/sampling", // the network
 	// a tiny student, for the rooms of the trainer
 	"trainer/modeltest": "tokenizer",
 }

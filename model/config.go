@@ -18,9 +18,6 @@ import (
 	"gad/model/internal/sequence"
 )
 
-// ErrNotFinite is wrapped by the error of a model with a NaN or an infinity.
-var ErrNotFinite = errors.New("not finite")
-
 // Config is a transformer's architecture. A literal Config describes a new model; ReadConfig
 // returns the Config of a folder.
 type Config struct {

@@ -102,7 +102,7 @@ func (m *Model) hidden(seqs []Seq) error {
 // which it grows. Consecutive rows are one product.
 func (m *Model) logits(into []float32, rows []int32) ([]float32, error) {
 	d, v := m.cfg.Hidden, m.cfg.Vocab
-	zRV := m.ws.Get(logitsRV, compute.Wide, len(rows)*v)
+	zRV := m.ws.Get(logits.RV, compute.Wide, len(rows)*v)
 	if err := m.ws.Take(); err != nil {
 		return into, err
 	}
@@ -111,7 +111,7 @@ func (m *Model) logits(into []float32, rows []int32) ([]float32, error) {
 		for hi < len(rows) && int(rows[hi]) == first+hi-lo {
 			hi++
 		}
-		m.headLogits(zRV.Slice(lo*v, hi*v), m.acts.hND.Slice(first*d, (first+hi-lo)*d))
+		logits.Head(m.be, m.head, zRV.Slice(lo*v, hi*v), m.acts.hND.Slice(first*d, (first+hi-lo)*d))
 		lo = hi
 	}
 	into = slices.Grow(into[:0], len(rows)*v)[:len(rows)*v]

@@ -498,13 +498,3 @@ func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att atte
 		be.EmbedGrad(m.embed, a.dxND, ids)
 	}
 }
-
-// logitsRV names the workspace of headLogits.
-const logitsRV = "logits [R,V]"
-
-// headLogits computes z[r,v] = Σ_d h[r,d]*head[v,d], in float32 on every backend.
-func (m *Model) headLogits(zRV, hRD compute.Tensor) {
-	// Linear writes float32 only if acc.
-	m.be.Zero(zRV)
-	m.be.Linear(zRV, hRD, m.head, nil, true)
-}

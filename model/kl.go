@@ -228,18 +228,18 @@ func (x *klPass) chunks(m *Model, f func(lo, hi int, hRD, zRV compute.Tensor) er
 		hi := min(lo+most, len(rows))
 		n := hi - lo
 		hRD := m.ws.Get("states of a chunk [R,D]", compute.Narrow, n*d)
-		zRV := m.ws.Get(logitsRV, compute.Wide, n*max(v, vQ))
+		zRV := m.ws.Get(logits.RV, compute.Wide, n*max(v, vQ))
 		if err := m.ws.Take(); err != nil {
 			return err
 		}
 		x.zp, x.zq = slices.Grow(x.zp[:0], n*v)[:n*v], slices.Grow(x.zq[:0], n*vQ)[:n*vQ]
 		m.gather(hRD, rows[lo:hi])
-		m.headLogits(zRV.Slice(0, n*v), hRD)
+		logits.Head(m.be, m.head, zRV.Slice(0, n*v), hRD)
 		m.be.Download(x.zp, zRV.Slice(0, n*v))
 		if x.q != nil {
 			err := x.q.aside(func() error {
 				dQ := x.q.cfg.Hidden
-				x.q.headLogits(zRV.Slice(0, n*vQ), x.statesRD.Slice(lo*dQ, hi*dQ))
+				logits.Head(x.q.be, x.q.head, zRV.Slice(0, n*vQ), x.statesRD.Slice(lo*dQ, hi*dQ))
 				m.be.Download(x.zq, zRV.Slice(0, n*vQ))
 				return nil
 			})

@@ -5,7 +5,8 @@
 // Its internal packages know no model: internal/architecture (the computation of each family),
 // internal/rope (rotary positions), internal/files (folders and GGUF files, and their tensors),
 // internal/sequence (sequences and packs of them), internal/workspace (device memory by purpose),
-// internal/pages (counts of cache pages) and internal/logits (sums and draws over a row).
+// internal/pages (counts of cache pages), internal/logits (sums and draws over a row) and
+// internal/sampling (responses, many at a time).
 //
 // Start with model.go, then forward.go and pack.go.
 //
@@ -23,16 +24,8 @@
 //	lora.go         LoRA adapters
 //	adapter.go      their files in peft's format; merging
 //	quant.go        frozen weights in 8 and 4 bits
-//	engine.go       sampling with continuous batching: requests, the queue, a step
-//	admit.go        prompts: chunks, prefill, starting samples
-//	decode.go       samples: decode, draw, end
-//	constrain.go    draws among allowed tokens
+//	sampler.go      passes over a cache of keys and values, for sampling
 //	tokens.go       ids without a token
-//	cache.go        pages of keys and values, workspace of a step
-//	prefix.go       prefix tree of cached pages
-//	chunks.go       responses in contexts of bounded length
-//	generate.go     all responses to a batch of prompts
-//	rank.go         log-probability and rank of tokens among the vocabulary
 //	divergence.go   KL between two models, without gradient
 //	kl.go           divergence to another model, with gradient
 //	soft.go         soft labels with a tail, with gradient

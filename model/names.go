@@ -5,7 +5,10 @@ import (
 
 	"gad/internal/compute"
 	"gad/model/internal/architecture"
+	"gad/model/internal/logits"
+	"gad/model/internal/pages"
 	"gad/model/internal/rope"
+	"gad/model/internal/sampling"
 	"gad/model/internal/sequence"
 )
 
@@ -39,6 +42,35 @@ type (
 	// Chunks has the sizes by which a long answer is written in contexts of bounded length.
 	Chunks = sequence.Chunks
 )
+
+// Sampling by an engine: see package sampling.
+type (
+	// Engine samples responses with continuous batching.
+	Engine = sampling.Engine
+	// EngineOptions are the settings of NewEngine.
+	EngineOptions = sampling.EngineOptions
+	// Request asks for responses to a prompt, or for the ranks of its tokens.
+	Request = sampling.Request
+	// Token is a token of a sequence, with its log-probability.
+	Token = sampling.Token
+	// Choice is one of the most probable tokens at a position.
+	Choice = sampling.Choice
+	// SampleOptions are the settings of Generate.
+	SampleOptions = sampling.SampleOptions
+	// Begun is a response whose first tokens stand at its prompt's end.
+	Begun = sampling.Begun
+	// Completion is one sampled response.
+	Completion = sampling.Completion
+)
+
+// DefaultSlots is the number of answers sampled at the same time unless settings say otherwise.
+const DefaultSlots = pages.DefaultSlots
+
+// ErrStopped is the error of Generate after SampleOptions.Stop has returned true.
+var ErrStopped = sampling.ErrStopped
+
+// ErrNotFinite is wrapped by the error of a model with a NaN or an infinity.
+var ErrNotFinite = logits.ErrNotFinite
 
 // Answer returns a sequence with one span: see sequence.Answer.
 func Answer(ids []int32, prompt int) Seq { return sequence.Answer(ids, prompt) }

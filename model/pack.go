@@ -59,7 +59,7 @@ func (m *Model) pack(seqs []Seq, which reads) (*pack, error) {
 				return nil, fmt.Errorf("model: sequence %d: %w", i, err)
 			}
 		}
-		if err := m.checkIDs(s.IDs); err != nil {
+		if err := sequence.CheckIDs(s.IDs, m.Vocab()); err != nil {
 			return nil, fmt.Errorf("model: sequence %d: %w", i, err)
 		}
 		longest = max(longest, n)
@@ -172,18 +172,6 @@ func (p *pack) segment(ids []int32, pos int, parent int32) {
 	}
 	p.ids = append(p.ids, ids...)
 	p.Start, p.Parent = append(p.Start, int32(len(p.ids))), append(p.Parent, parent)
-}
-
-// checkIDs refuses ids outside the vocabulary.
-func (m *Model) checkIDs(ids []int32) error {
-	for t, id := range ids {
-		if id < 0 || int(id) >= m.Vocab() {
-			return fmt.Errorf(
-				"token %d: id %d: outside the vocabulary of %d: use the model's own tokenizer", t,
-				id, m.Vocab())
-		}
-	}
-	return nil
 }
 
 // split returns x, a value for each of the pack's rows, as rows by sequence in out, whose memory is

@@ -182,9 +182,5 @@ func cacheBytes(f Footprint, room, caches, n int) (bytes int64) {
 // time: 64, or, where products of few rows take as long as products of many (a GPU), up to 512
 // while fits reports that the memory suffices for so many slots.
 func Together(f Footprint, answers int, fits func(slots int) bool) int {
-	slots := DefaultSlots
-	for f.DecodeMultiple() > 1 && slots < min(answers, mostSlots) && fits(2*slots) {
-		slots *= 2
-	}
-	return slots
+	return pages.Together(f.DecodeMultiple(), answers, fits)
 }

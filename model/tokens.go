@@ -8,7 +8,7 @@ import (
 // A tokenizer may have fewer tokens than the model has rows. Released models pad their embeddings
 // behind the last token; the head's operations leave the padding out, in sampling and in training
 // alike (compute.Param.Live). Ids without a token below the last token are rare. Their rows stay in
-// the distribution, but a draw that falls on one is repeated (Engine.redraw).
+// the distribution, but a draw that falls on one is repeated (sampling.Engine).
 
 // SetTokens tells a language model, by id, which ids its tokenizer has tokens for
 // (tokenizer.Tokens). Ids without one are never sampled. Rows behind the last token are left out of

@@ -1,15 +1,32 @@
-// Package logits sums, orders and draws from rows of logits in the host's memory.
+// Package logits computes rows of logits, and sums, orders and draws from them in the host's
+// memory.
 //
-//	logits.go  sums and the largest of a row; rows at a time
+//	logits.go  rows of logits, sums and the largest of a row; rows at a time
 //	pick.go    a draw among allowed tokens
 package logits
 
 import (
+	"errors"
 	"math"
 	"runtime"
 	"slices"
 	"sync"
+
+	"gad/internal/compute"
 )
+
+// ErrNotFinite is wrapped by the error of a model with a NaN or an infinity.
+var ErrNotFinite = errors.New("not finite")
+
+// RV names the workspace for the logits of Head.
+const RV = "logits [R,V]"
+
+// Head computes z[r,v] = Σ_d h[r,d]*head[v,d], in float32 on every backend.
+func Head(be compute.Backend, head *compute.Param, zRV, hRD compute.Tensor) {
+	// Linear writes float32 only if acc.
+	be.Zero(zRV)
+	be.Linear(zRV, hRD, head, nil, true)
+}
 
 // EachRow calls f(r) for the rows r from lo to hi-1, divided among goroutines, and waits for them.
 // f must compute a row's results from that row alone.

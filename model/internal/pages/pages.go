@@ -39,3 +39,20 @@ func DecodeRows(multiple, n int) int { return (n + multiple - 1) / multiple * mu
 
 // Default is the number of positions in a page if the settings give none.
 const Default = 16
+
+const (
+	// DefaultSlots is the number of answers sampled at the same time unless settings say otherwise.
+	DefaultSlots = 64
+	mostSlots    = 512 // more rows hardly save reads of the weights
+)
+
+// Together returns the number of answers, of so many, that a backend should sample at the same
+// time: 64, or, where products of few rows take as long as products of many (multiple above 1, a
+// GPU), up to 512 while fits reports that the memory suffices for so many slots.
+func Together(multiple, answers int, fits func(slots int) bool) int {
+	slots := DefaultSlots
+	for multiple > 1 && slots < min(answers, mostSlots) && fits(2*slots) {
+		slots *= 2
+	}
+	return slots
+}

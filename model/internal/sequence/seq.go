@@ -120,3 +120,15 @@ func (s Seq) Check() error {
 	}
 	return nil
 }
+
+// CheckIDs refuses ids outside a vocabulary.
+func CheckIDs(ids []int32, vocab int) error {
+	for t, id := range ids {
+		if id < 0 || int(id) >= vocab {
+			return fmt.Errorf(
+				"token %d: id %d: outside the vocabulary of %d: use the model's own tokenizer", t,
+				id, vocab)
+		}
+	}
+	return nil
+}

@@ -1,53 +1,28 @@
-package model
+package sampling
 
 import (
 	"errors"
-	"fmt"
-	"math"
 
 	"gad/internal/compute"
 	"gad/model/internal/logits"
 	"gad/model/internal/pages"
-	"gad/model/internal/workspace"
 )
 
 // allocate takes the engine's memory except activations: the caches, and the outputs at prompts'
 // ends.
 func (e *Engine) allocate() error {
-	m, c := e.m, &e.m.cfg
-	spare := pages.Spare(m.be.DecodeMultiple(), e.o.PageTokens)
-	// a step may compute one row of each starting prompt for its output alone
-	if e.caching {
-		spare = max(spare, pages.Count(e.o.Slots+1, e.o.PageTokens))
-	}
-	if e.o.Pages+spare > math.MaxInt32/e.o.PageTokens {
-		return fmt.Errorf(
-			"model: generate: cache of %d pages of %d tokens: too large: lower the slots",
-			e.o.Pages, e.o.PageTokens)
-	}
-	e.spare = []int32{int32(e.o.Pages)}
-	n := (e.o.Pages + spare) * e.o.PageTokens * c.KVHeads * c.HeadDim
-	cache := func(layer int, what string) compute.Tensor {
-		if t, ok := e.grads.get(compute.Narrow, n); ok {
-			return t
-		}
-		return m.ws.In(workspace.Purpose{Layer: layer, What: what}, compute.Narrow, n)
-	}
-	for i := range c.Layers {
-		e.k = append(e.k, cache(i, "key cache [slots,K,E]"))
-		e.v = append(e.v, cache(i, "value cache [slots,K,E]"))
-	}
-	e.pages.PageTokens, e.keys = e.o.PageTokens, map[int]string{}
-	e.pass = func() { m.forward(e.acts, e.ids, e.pos, e.attend) }
-	e.promptH = m.ws.Get("outputs at prompts' ends [P,D]", compute.Narrow, (e.o.Slots+1)*c.Hidden)
-	e.firstH = m.ws.Get("outputs before first tokens [R,D]", compute.Narrow, e.o.Slots*c.Hidden)
+	m := &e.m
+	e.promptH = m.Workspace.Get("outputs at prompts' ends [P,D]", compute.Narrow,
+		(e.o.Slots+1)*m.Head.Cols)
+	e.firstH = m.Workspace.Get("outputs before first tokens [R,D]", compute.Narrow,
+		e.o.Slots*m.Head.Cols)
 	for i := range e.o.Pages { // takePages takes from the end, so a sample's pages are adjacent
 		e.free = append(e.free, int32(i))
 	}
 	for i := e.o.Slots; i >= 0; i-- {
 		e.freeRow = append(e.freeRow, i)
 	}
-	return m.ws.Take()
+	return m.Workspace.Take()
 }
 
 // takePages appends n free pages to p. If there are too few, it evicts cached pages that no
@@ -69,15 +44,8 @@ func (e *Engine) slot(table []int32, pos int) int32 {
 
 // copyPage copies the keys and values of the first n tokens of page from to page to.
 func (e *Engine) copyPage(to, from int32, n int) {
-	w := e.m.cfg.KVHeads * e.m.cfg.HeadDim
-	src, dst := int(from)*e.o.PageTokens*w, int(to)*e.o.PageTokens*w
-	if src == dst {
-		return
-	}
-	for i := range e.k {
-		for _, cache := range []compute.Tensor{e.k[i], e.v[i]} {
-			e.m.be.Copy(cache.Slice(dst, dst+n*w), cache.Slice(src, src+n*w))
-		}
+	if to != from {
+		e.m.Copy(int(to)*e.o.PageTokens, int(from)*e.o.PageTokens, n)
 	}
 }
 
@@ -92,26 +60,6 @@ func (e *Engine) share(sm *sample) {
 		return
 	}
 	e.copyPage(sm.own[0], sm.prompt.pages[full], part)
-}
-
-// cache writes the keys and values of b to the cache of a layer, row i to slots[i].
-func (e *Engine) cache(layer int, b *block, slots []int32) {
-	w := e.m.cfg.KVHeads * e.m.cfg.HeadDim
-	e.m.be.CacheWrite(e.k[layer], b.kNKE, w, slots)
-	e.m.be.CacheWrite(e.v[layer], b.vNKE, w, slots)
-}
-
-// attendCache writes the rows' keys and values to the cache of layer i; then each row attends to
-// its positions in e.pages.
-func (e *Engine) attendCache(i int, b *block, posN, slots []int32) {
-	l := e.m.spec.Layers[i]
-	be, shape := e.m.be, e.m.attnShape(l)
-	if l.Rope < 0 {
-		e.cache(i, b, slots)
-	} else {
-		be.RopeCache(b.qNHE, b.kNKE, b.vNKE, e.k[i], e.v[i], shape, posN, e.m.table(l), slots)
-	}
-	be.AttentionDecode(b.oNHE, b.qNHE, e.k[i], e.v[i], shape, e.pages)
 }
 
 // endStarts frees the resources that a prompt needs only until all its samples have started: its
@@ -138,7 +86,7 @@ func (e *Engine) release(r *cachedPrompt) {
 	}
 }
 
-// drawnRD names a buffer that reserve allocates, like logitsRV, for a later call in the step.
+// drawnRD names a buffer that reserve allocates, like logits.RV, for a later call in the step.
 const drawnRD = "outputs of one sampling [R,D]"
 
 // scratch is the size of a step's workspace.
@@ -162,12 +110,12 @@ func (e *Engine) scratchFor(h *cachedPrompt, before, rest, others int) (s scratc
 	}
 	if r.MaxNew > 0 && h.at+rest == len(r.Prompt) {
 		n := others + 1
-		s.rows = max(s.rows, pages.DecodeRows(e.m.be.DecodeMultiple(), n))
+		s.rows = max(s.rows, pages.DecodeRows(e.m.Backend.DecodeMultiple(), n))
 		if r.Ranked {
 			s.ranked = max(s.ranked, n)
 		}
 	}
-	s.ranked = min(s.ranked, logits.Rows(e.m.cfg.Vocab))
+	s.ranked = min(s.ranked, logits.Rows(e.m.Head.Rows))
 	return s
 }
 
@@ -181,7 +129,7 @@ func (e *Engine) reserve(s scratch) (short, err error) {
 	}
 	if short = e.take(all); short == nil {
 		e.reserved = all
-	} else if !errors.Is(short, ErrMemory) {
+	} else if !errors.Is(short, compute.ErrMemory) {
 		return nil, short
 	}
 	if short != nil {
@@ -192,9 +140,9 @@ func (e *Engine) reserve(s scratch) (short, err error) {
 
 // take allocates all of s, or nothing.
 func (e *Engine) take(s scratch) error {
-	return e.m.ws.Try(func() {
-		e.m.activations(s.rows, keepNothing)
-		e.m.ws.Get(logitsRV, compute.Wide, s.ranked*e.m.cfg.Vocab)
-		e.m.ws.Get(drawnRD, compute.Narrow, s.drawn*e.m.cfg.Hidden)
+	return e.m.Workspace.Try(func() {
+		e.m.Reserve(s.rows)
+		e.m.Workspace.Get(logits.RV, compute.Wide, s.ranked*e.m.Head.Rows)
+		e.m.Workspace.Get(drawnRD, compute.Narrow, s.drawn*e.m.Head.Cols)
 	})
 }

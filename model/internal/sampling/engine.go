@@ -1,4 +1,17 @@
-package model
+// Package sampling draws responses from a language model, many at a time. It knows the model as a
+// Network: passes of tokens over a cache of keys and values.
+//
+//	network.go   the model that it samples from, and a pass
+//	engine.go    options, requests, the queue, Step
+//	admit.go     prompts: chunks, prefill, samples that start
+//	decode.go    samples: decode, draw, end
+//	cache.go     pages and workspace
+//	prefix.go    the tree of cached pages
+//	constrain.go draws among allowed tokens
+//	rank.go      log-probabilities and top tokens under the model's own distribution
+//	chunks.go    responses in contexts of bounded length
+//	generate.go  Generate: all responses of a batch of prompts
+package sampling
 
 import (
 	"cmp"
@@ -8,6 +21,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/model/internal/pages"
+	"gad/model/internal/sequence"
 )
 
 // The engine decodes with continuous batching over a paged key/value cache. What it must hold:
@@ -26,20 +40,6 @@ import (
 // A step is admit (schedule chunks of prompts and samples, prefill them, draw first tokens),
 // then decode (one token for every sample). Later requests share cached prompts and responses by
 // the prefix tree (prefix.go), which owns full pages of tokens.
-//
-//	engine.go    options, requests, the queue, Step
-//	admit.go     prompts: chunks, prefill, samples that start
-//	decode.go    samples: decode, draw, end
-//	cache.go     pages and workspace
-//	prefix.go    the tree of cached pages
-//	constrain.go draws among allowed tokens
-//	rank.go      log-probabilities and top tokens under the model's own distribution
-//	chunks.go    responses in contexts of bounded length
-//	generate.go  Generate: all responses of a batch of prompts
-//
-// These files stay in package model: the engine calls some fifteen of the model's internals
-// (forward with a hook for attention, packs, workspace, rotary tables, memory lent by gradients),
-// which a package of its own would have to export.
 
 // EngineOptions are the settings of NewEngine.
 type EngineOptions struct {
@@ -65,8 +65,8 @@ type Request struct {
 	Drawn  int // tokens of the conversation drawn earlier: a later turn has draws of its own
 	// most tokens of a response; 0 for a request that only asks about its prompt
 	MaxNew          int
-	Chunks          Chunks // on: a response is a thought in chunks, of MaxNew tokens in all
-	Sampling        Sampling
+	Chunks          sequence.Chunks // on: a response is a thought in chunks, of MaxNew tokens in all
+	Sampling        compute.Sampling
 	EOS             []int32 // tokens that end a response
 	Seed, Step, Row uint64
 
@@ -91,8 +91,8 @@ type Request struct {
 	// Gone is called in each step; true drops the request, without any further callback.
 	Gone func() bool
 	// Failed is called, as the last callback, if there is not enough memory for the prompt
-	// (ErrMemory). Before that, the request waits as long as memory may become free when others
-	// end. If Failed is nil, Step returns the error at once.
+	// (compute.ErrMemory). Before that, the request waits as long as memory may become free when
+	// others end. If Failed is nil, Step returns the error at once.
 	Failed func(err error)
 
 	index   int     // of the prompt in Generate
@@ -116,13 +116,8 @@ type Choice struct {
 	Logp float32
 }
 
-const (
-	// DefaultSlots is the number of answers sampled at the same time unless settings say otherwise.
-	DefaultSlots = 64
-	mostSlots    = 512 // bound of Together: more rows hardly save reads of the weights
-	defaultPage  = 16
-	maxTop       = 1 << 10
-)
+// maxTop is the largest Request.Top.
+const maxTop = 1 << 10
 
 // Engine samples responses with continuous batching: requests may be submitted while others
 // are decoded.
@@ -130,16 +125,14 @@ const (
 // One goroutine calls its methods and its model's. The weights may be written while the engine is
 // idle: all cached pages are then invalid and become free.
 type Engine struct {
-	m        *Model
+	m        Model
 	o        EngineOptions
 	progress func(tokens int) // called with the number of tokens drawn; may be nil
 
-	grads   *lender          // lends the gradients' memory to the caches
-	starved bool             // a step has failed for lack of memory
-	k, v    []compute.Tensor // [layers] caches [pages*PageTokens, K*E]
-	promptH compute.Tensor   // [rows, D] outputs at prompts' last tokens
-	firstH  compute.Tensor   // [slots, D] outputs from which samples draw their first tokens
-	free    []int32          // free pages
+	starved bool           // a step has failed for lack of memory
+	promptH compute.Tensor // [rows, D] outputs at prompts' last tokens
+	firstH  compute.Tensor // [slots, D] outputs from which samples draw their first tokens
+	free    []int32        // free pages
 	// [1] the first of the pages for keys and values that nothing reads, at the cache's end
 	spare   []int32
 	freeRow []int // free rows of promptH
@@ -147,7 +140,7 @@ type Engine struct {
 	caching         bool     // EngineOptions.Keep, where the backend allows it
 	tree            prefixes // cached pages that later requests may share
 	freeLater       []int32  // pages to free after the running step, which writes to them
-	weights         uint64   // Model.writeCount when the cached pages were computed
+	weights         uint64   // Network.Writes when the cached pages were computed
 	reserved        scratch  // workspace that reserve has taken
 	steps           int      // number of the running step
 	found, computed int      // prompt tokens found in the cache, and computed
@@ -158,31 +151,25 @@ type Engine struct {
 	idle  []*sample     // ended, for reuse of their slices
 
 	// Buffers of the running step, reused in the next.
-	acts            *acts
-	ids, pos, slots []int32
-	pages           compute.Pages
-	logp            []float32
-	u               []float64
-	chunks          []promptChunk
-	promptOnly      []*cachedPrompt // requests without responses (MaxNew 0)
-	started, drawn  []*sample
-	order           []int
-	groups          []Sampling
-	ranked          []Token
-	logits          []float32
-	pass            func()         // the forward pass of decode, for Backend.Repeat
-	keys            map[int]string // Repeat's key by number of rows
+	pass           Pass
+	ids            []int32
+	logp           []float32
+	u              []float64
+	chunks         []promptChunk
+	promptOnly     []*cachedPrompt // requests without responses (MaxNew 0)
+	started, drawn []*sample
+	order          []int
+	groups         []compute.Sampling
+	ranked         []Token
+	logits         []float32
 }
 
-// NewEngine returns an engine of a language model. Its caches are in the model's memory: until
-// Close no other engine, no Generate and no gradient may run on the model, or on a model that
-// shares its memory.
-func (m *Model) NewEngine(o EngineOptions) (*Engine, error) {
-	if err := m.require(LM, false); err != nil {
-		return nil, err
-	}
+// New returns an engine of a language model. Its caches are in the model's memory: until Close no
+// other engine, no Generate and no gradient may run on the model, or on a model that shares its
+// memory.
+func New(m Model, o EngineOptions) (*Engine, error) {
 	if o.Slots == 0 {
-		o.Slots = DefaultSlots
+		o.Slots = pages.DefaultSlots
 	}
 	if o.PageTokens == 0 {
 		o.PageTokens = pages.Default
@@ -190,18 +177,18 @@ func (m *Model) NewEngine(o EngineOptions) (*Engine, error) {
 	if o.Slots < 1 || o.Slots > 1<<16 || o.PageTokens < 1 || o.PageTokens > 1<<12 || o.Admit < 0 {
 		return nil, fmt.Errorf("model: engine: %+v: expected slots from 1 to 65536, pages of 1 to 4096 tokens and no negative number", o)
 	}
-	if o.Longest < 1 || o.Longest > m.cfg.MaxPosition {
+	if o.Longest < 1 || o.Longest > m.MaxPosition {
 		return nil,
 			fmt.Errorf(
 				"model: engine: sequences of %d tokens: expected 1 to max_position_embeddings %d",
-				o.Longest, m.cfg.MaxPosition)
+				o.Longest, m.MaxPosition)
 	}
 	// A prompt's last page is copied for its samples.
 	if least := pages.Count(o.Longest, o.PageTokens) + 1; o.Pages < least {
 		return nil, fmt.Errorf("model: engine: %d pages: a sequence of %d tokens takes %d", o.Pages,
 			o.Longest, least)
 	}
-	e, err := m.newEngine(o)
+	e, err := newEngine(m, o)
 	if err != nil {
 		return nil, err
 	}
@@ -215,15 +202,26 @@ func (m *Model) NewEngine(o EngineOptions) (*Engine, error) {
 }
 
 // newEngine returns an engine with options that have been checked.
-func (m *Model) newEngine(o EngineOptions) (*Engine, error) {
-	if err := m.angles(o.Longest); err != nil {
+func newEngine(m Model, o EngineOptions) (*Engine, error) {
+	e := &Engine{m: m, o: o, caching: o.Keep && m.Backend.Alone(), weights: m.Writes(),
+		spare: []int32{int32(o.Pages)}}
+	e.pass.Pages.PageTokens = o.PageTokens
+	e.tree.clear()
+	spare := pages.Spare(m.Backend.DecodeMultiple(), o.PageTokens)
+	// a step may compute one row of each starting prompt for its output alone
+	if e.caching {
+		spare = max(spare, pages.Count(o.Slots+1, o.PageTokens))
+	}
+	if o.Pages+spare > math.MaxInt32/o.PageTokens {
+		return nil, fmt.Errorf(
+			"model: generate: cache of %d pages of %d tokens: too large: lower the slots",
+			o.Pages, o.PageTokens)
+	}
+	if err := m.Open((o.Pages+spare)*o.PageTokens, o.Longest); err != nil {
 		return nil, err
 	}
-	e := &Engine{m: m, o: o, grads: m.lend(), caching: o.Keep && m.be.Alone(),
-		weights: m.writeCount()}
-	e.tree.clear()
 	if err := e.allocate(); err != nil {
-		e.starved = errors.Is(err, ErrMemory)
+		e.starved = errors.Is(err, compute.ErrMemory)
 		e.Close()
 		return nil, err
 	}
@@ -233,13 +231,7 @@ func (m *Model) newEngine(o EngineOptions) (*Engine, error) {
 // Close ends the engine, without any callback of unfinished requests. The memory stays the model's,
 // for the next engine, unless this one failed for lack of memory: a smaller engine may then have
 // enough.
-func (e *Engine) Close() {
-	e.grads.back()
-	if e.starved {
-		e.m.ws.Free()
-		e.m.freeAngles()
-	}
-}
+func (e *Engine) Close() { e.m.Close(e.starved) }
 
 // Submit checks a request and appends it to the queue.
 func (e *Engine) Submit(r *Request) error {
@@ -249,7 +241,8 @@ func (e *Engine) Submit(r *Request) error {
 	if r.Sample < 0 || r.Sample+r.N > 1<<16 || r.Drawn < 0 || r.Drawn > 1<<27-1-r.MaxNew {
 		return fmt.Errorf("model: request: sample %d, %d tokens drawn before: expected samples from 0 to 65535, and fewer than 2^27 tokens", r.Sample, r.Drawn)
 	}
-	if err := errors.Join(checkFilters(r.Sampling), e.m.checkIDs(r.EOS)); err != nil {
+	if err := errors.Join(checkFilters(r.Sampling),
+		sequence.CheckIDs(r.EOS, e.m.Head.Vocab())); err != nil {
 		return fmt.Errorf("model: request: %w", err)
 	}
 	if err := e.checkChunks(r); err != nil {
@@ -267,7 +260,7 @@ func (m *Model) checkPrompt(ids []int32, maxNew, longest int, row uint64) error 
 	}
 	if len(ids) > longest || maxNew > longest-len(ids) {
 		limit := "max_position_embeddings"
-		if longest < m.cfg.MaxPosition {
+		if longest < m.MaxPosition {
 			limit = "the longest sequence"
 		}
 		return fmt.Errorf("%d tokens and %d new ones: more than %s %d: lower either", len(ids),
@@ -276,11 +269,11 @@ func (m *Model) checkPrompt(ids []int32, maxNew, longest int, row uint64) error 
 	if row >= 1<<48 {
 		return fmt.Errorf("row key %d: expected less than 2^48", row)
 	}
-	return m.checkIDs(ids)
+	return sequence.CheckIDs(ids, m.Head.Vocab())
 }
 
 // checkFilters refuses sampling settings out of bounds.
-func checkFilters(s Sampling) error {
+func checkFilters(s compute.Sampling) error {
 	if !(s.Temperature >= 0 && s.Temperature <= math.MaxFloat32) || s.TopK < 0 ||
 		!(s.TopP >= 0 && s.TopP <= 1) || !(s.MinP >= 0 && s.MinP <= 1) {
 		return fmt.Errorf(
@@ -304,7 +297,7 @@ var errChanged = errors.New("model: engine: the weights have changed while a req
 // sample; a sample that starts draws its first two. After an error the engine cannot be used again.
 func (e *Engine) Step() error {
 	err := e.step()
-	e.starved = e.starved || errors.Is(err, ErrMemory)
+	e.starved = e.starved || errors.Is(err, compute.ErrMemory)
 	return err
 }
 
@@ -339,7 +332,7 @@ func (e *Engine) popQueue() {
 
 // sync waits for the backend and returns its error.
 func (e *Engine) sync() error {
-	if err := e.m.be.Sync(); err != nil {
+	if err := e.m.Backend.Sync(); err != nil {
 		return fmt.Errorf("model: generate: %w", err)
 	}
 	return nil

@@ -1,4 +1,4 @@
-package model
+package sampling
 
 import "slices"
 
@@ -258,7 +258,7 @@ func (e *Engine) freePages() int { return len(e.free) + e.tree.count }
 // invalidate empties the tree if the weights have changed since its pages were computed. It returns
 // errChanged if a request is under way.
 func (e *Engine) invalidate() error {
-	now := e.m.writeCount()
+	now := e.m.Writes()
 	if now == e.weights {
 		return nil
 	}

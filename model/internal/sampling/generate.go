@@ -1,22 +1,25 @@
-package model
+package sampling
 
 import (
 	"errors"
 	"fmt"
 
+	"gad/internal/compute"
 	"gad/model/internal/pages"
+	"gad/model/internal/sequence"
 )
 
 // SampleOptions are the settings of Generate.
 type SampleOptions struct {
-	N          int      // responses to each prompt
-	MaxNew     int      // most tokens of a response, the end-of-sequence token included
-	Chunks     Chunks   // on: a response is a thought in chunks, of at most MaxNew tokens in all
-	Sampling   Sampling // temperature and filters
-	EOS        []int32  // tokens that end a response
-	Seed, Step uint64   // keys of the draws
-	Slots      int      // sequences sampled at the same time; 0 is 64
-	PageTokens int      // positions in a page of the cache; 0 is 16
+	N      int // responses to each prompt
+	MaxNew int // most tokens of a response, the end-of-sequence token included
+	// on: a response is a thought in chunks, of at most MaxNew tokens in all
+	Chunks     sequence.Chunks
+	Sampling   compute.Sampling // temperature and filters
+	EOS        []int32          // tokens that end a response
+	Seed, Step uint64           // keys of the draws
+	Slots      int              // sequences sampled at the same time; 0 is 64
+	PageTokens int              // positions in a page of the cache; 0 is 16
 	// [P] with N 1: each prompt ends with the first tokens of its response, and only the rest is
 	// sampled and returned; nil: none does. MaxNew counts these first tokens too. With Chunks they
 	// must be whole chunks.
@@ -55,13 +58,10 @@ type Completion struct {
 //
 // A prompt runs through the model once; its samples share the pages of its keys
 // and values, and a sample that ends makes room for the next.
-func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
+func Generate(m Model, prompts [][]int32, rows []uint64, o SampleOptions,
 	progress func(tokens int)) ([][]Completion, error) {
-	if err := m.require(LM, false); err != nil {
-		return nil, err
-	}
 	if o.Slots == 0 {
-		o.Slots = DefaultSlots
+		o.Slots = pages.DefaultSlots
 	}
 	if o.PageTokens == 0 {
 		o.PageTokens = pages.Default
@@ -93,7 +93,7 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 		size = max(size, pages.OfChunks(slots, longest+first, o.PageTokens))
 	}
 	// prompts of one row have a common prefix
-	e, err := m.newEngine(EngineOptions{Slots: slots, PageTokens: o.PageTokens, Pages: size,
+	e, err := newEngine(m, EngineOptions{Slots: slots, PageTokens: o.PageTokens, Pages: size,
 		Longest: longest + first, Keep: o.Begun != nil})
 	if err != nil {
 		return nil, err
@@ -163,7 +163,7 @@ func (m *Model) checkSampling(prompts [][]int32, rows []uint64, o SampleOptions)
 	if err := checkFilters(o.Sampling); err != nil {
 		return fmt.Errorf("model: generate: %w", err)
 	}
-	if err := m.checkIDs(o.EOS); err != nil {
+	if err := sequence.CheckIDs(o.EOS, m.Head.Vocab()); err != nil {
 		return fmt.Errorf("model: generate: end-of-sequence tokens: %w", err)
 	}
 	if len(rows) != len(prompts) {
@@ -192,7 +192,7 @@ func (m *Model) checkSampling(prompts [][]int32, rows []uint64, o SampleOptions)
 		} else {
 			most -= d
 		}
-		if err := m.checkPrompt(ids, most, m.cfg.MaxPosition, rows[p]); err != nil {
+		if err := m.checkPrompt(ids, most, m.MaxPosition, rows[p]); err != nil {
 			return fmt.Errorf("model: generate: prompt %d: %w", p, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package model
+package sampling
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/philox"
+	"gad/model/internal/logits"
 	"gad/model/internal/pages"
 )
 
@@ -22,41 +23,26 @@ type sample struct {
 
 // decode runs the newest token of every live sample through the model and draws the next.
 func (e *Engine) decode() error {
-	m, n := e.m, len(e.live)
-	e.ids, e.pos, e.slots = e.ids[:0], e.pos[:0], e.slots[:0]
-	e.pages.Table, e.pages.Len = e.pages.Table[:0], e.pages.Len[:0]
+	n, p := len(e.live), &e.pass
+	p.clear()
 	for _, sm := range e.live {
 		at := len(sm.prompt.r.Prompt) + len(sm.ids) - 1
-		e.ids, e.pos, e.slots =
-			append(e.ids, sm.ids[len(sm.ids)-1]), append(e.pos, int32(at)),
-			append(e.slots, e.slot(sm.table, at))
-		e.pages.Table, e.pages.Len =
-			append(e.pages.Table, sm.table[:pages.Count(at+1, e.o.PageTokens)]),
-			append(e.pages.Len, int32(at+1))
+		p.add(sm.ids[len(sm.ids)-1], at, e.slot(sm.table, at))
+		p.read(sm.table, at+1)
 	}
 	// The outputs of padding rows are not used. Each attends to the first padding row alone, so
 	// that all numbers are finite.
-	rows := pages.DecodeRows(m.be.DecodeMultiple(), n)
-	for i := range rows - n {
-		e.ids, e.pos, e.slots =
-			append(e.ids, 0), append(e.pos, 0),
-			append(e.slots, e.spare[0]*int32(e.o.PageTokens)+int32(i))
-		e.pages.Table, e.pages.Len = append(e.pages.Table, e.spare), append(e.pages.Len, 1)
+	for i := range pages.DecodeRows(e.m.Backend.DecodeMultiple(), n) - n {
+		p.add(0, 0, e.spare[0]*int32(e.o.PageTokens)+int32(i))
+		p.read(e.spare, 1)
 	}
-	e.acts = m.activations(rows, keepNothing)
-	if err := m.ws.Take(); err != nil {
+	hND, err := e.m.Decode(p)
+	if err != nil {
 		return err
 	}
-	if e.keys[rows] == "" {
-		e.keys[rows] = fmt.Sprintf("%p: decode %d", m, rows)
-	}
-	m.be.Repeat(e.keys[rows], e.pass)
 	e.live, e.drawn = e.drawn[:0], e.live
-	return e.draw(e.drawn, e.acts.hND.Slice(0, n*m.cfg.Hidden))
+	return e.draw(e.drawn, hND.Slice(0, n*e.m.Head.Cols))
 }
-
-// attend computes the attention of a decode step.
-func (e *Engine) attend(i int, b *block, posN []int32) { e.attendCache(i, b, posN, e.slots) }
 
 // draw samples the next token of each of samples from the rows of h, calls the callbacks, and ends
 // finished samples. The others are appended to e.live.
@@ -77,8 +63,8 @@ func (e *Engine) draw(samples []*sample, hRD compute.Tensor) error {
 	ids, logp, ranked := e.ids, e.logp, e.ranked
 	for i, sm := range samples {
 		r := sm.prompt.r
-		if math.IsNaN(float64(logp[i])) || ids[i] < 0 || int(ids[i]) >= e.m.Vocab() {
-			return fmt.Errorf("model: generate: prompt %d: sample %d: token %d: log-probability %g: the weights or activations are %w: go back to an earlier checkpoint", r.index, sm.s, len(sm.ids), logp[i], ErrNotFinite)
+		if math.IsNaN(float64(logp[i])) || ids[i] < 0 || int(ids[i]) >= e.m.Head.Vocab() {
+			return fmt.Errorf("model: generate: prompt %d: sample %d: token %d: log-probability %g: the weights or activations are %w: go back to an earlier checkpoint", r.index, sm.s, len(sm.ids), logp[i], logits.ErrNotFinite)
 		}
 		sm.ids, sm.logp = append(sm.ids, ids[i]), append(sm.logp, logp[i])
 		more := true
@@ -110,7 +96,7 @@ func (e *Engine) draw(samples []*sample, hRD compute.Tensor) error {
 // sample draws a token for each of samples from the rows of h, into e.ids and e.logp, with one call
 // for all rows of the same Sampling.
 func (e *Engine) sample(samples []*sample, hRD compute.Tensor) error {
-	n, m := len(samples), e.m
+	n, m := len(samples), &e.m
 	e.groups, e.order = e.groups[:0], e.order[:0]
 	for _, sm := range samples {
 		if s := sm.prompt.r.Sampling; len(e.groups) == 0 || s != e.groups[len(e.groups)-1] &&
@@ -128,12 +114,12 @@ func (e *Engine) sample(samples []*sample, hRD compute.Tensor) error {
 		for _, sm := range samples {
 			uniform(sm)
 		}
-		m.be.Sample(e.ids, e.logp, hRD, m.head, e.groups[0], e.u)
+		m.Backend.Sample(e.ids, e.logp, hRD, m.Head, e.groups[0], e.u)
 		return e.sync()
 	}
-	d := m.cfg.Hidden
-	rows := m.ws.Get(drawnRD, compute.Narrow, n*d)
-	if err := m.ws.Take(); err != nil {
+	d := m.Head.Cols
+	rows := m.Workspace.Get(drawnRD, compute.Narrow, n*d)
+	if err := m.Workspace.Take(); err != nil {
 		return err
 	}
 	for _, s := range e.groups {
@@ -141,13 +127,13 @@ func (e *Engine) sample(samples []*sample, hRD compute.Tensor) error {
 		for i, sm := range samples {
 			if sm.prompt.r.Sampling == s {
 				at := len(e.order)
-				m.be.Copy(rows.Slice(at*d, (at+1)*d), hRD.Slice(i*d, (i+1)*d))
+				m.Backend.Copy(rows.Slice(at*d, (at+1)*d), hRD.Slice(i*d, (i+1)*d))
 				uniform(sm)
 				e.order = append(e.order, i)
 			}
 		}
 		hi := len(e.order)
-		m.be.Sample(e.ids[lo:hi], e.logp[lo:hi], rows.Slice(lo*d, hi*d), m.head, s, e.u[lo:hi])
+		m.Backend.Sample(e.ids[lo:hi], e.logp[lo:hi], rows.Slice(lo*d, hi*d), m.Head, s, e.u[lo:hi])
 	}
 	if err := e.sync(); err != nil {
 		return err
@@ -172,13 +158,13 @@ func (e *Engine) rankDrawn(samples []*sample, hRD compute.Tensor) error {
 		return nil
 	}
 	if len(e.ranked) < len(samples) {
-		d := e.m.cfg.Hidden
-		rows := e.m.ws.Get(drawnRD, compute.Narrow, len(e.ranked)*d)
-		if err := e.m.ws.Take(); err != nil {
+		d := e.m.Head.Cols
+		rows := e.m.Workspace.Get(drawnRD, compute.Narrow, len(e.ranked)*d)
+		if err := e.m.Workspace.Take(); err != nil {
 			return err
 		}
 		for at, i := range e.order {
-			e.m.be.Copy(rows.Slice(at*d, (at+1)*d), hRD.Slice(i*d, (i+1)*d))
+			e.m.Backend.Copy(rows.Slice(at*d, (at+1)*d), hRD.Slice(i*d, (i+1)*d))
 		}
 		hRD = rows
 	}

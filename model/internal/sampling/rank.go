@@ -1,4 +1,4 @@
-package model
+package sampling
 
 import (
 	"fmt"
@@ -13,24 +13,24 @@ import (
 // top(i) most probable tokens at the position of token i. One goroutine reduces a row, in a fixed
 // order: the result depends on the row alone.
 func (e *Engine) rank(tokens []Token, top func(i int) int, hRD compute.Tensor) error {
-	m, d, v := e.m, e.m.cfg.Hidden, e.m.cfg.Vocab
+	m, d, v := &e.m, e.m.Head.Cols, e.m.Head.Rows
 	for lo, most := 0, logits.Rows(v); lo < len(tokens); lo += most {
 		part := tokens[lo:min(lo+most, len(tokens))]
-		z := m.ws.Get(logitsRV, compute.Wide, len(part)*v)
-		if err := m.ws.Take(); err != nil {
+		z := m.Workspace.Get(logits.RV, compute.Wide, len(part)*v)
+		if err := m.Workspace.Take(); err != nil {
 			return err
 		}
-		m.headLogits(z, hRD.Slice(lo*d, (lo+len(part))*d))
+		logits.Head(m.Backend, m.Head, z, hRD.Slice(lo*d, (lo+len(part))*d))
 		e.logits = slices.Grow(e.logits[:0], len(part)*v)[:len(part)*v]
-		m.be.Download(e.logits, z)
+		m.Backend.Download(e.logits, z)
 		if err := e.sync(); err != nil {
 			return err
 		}
 		logits.EachRow(0, len(part),
-			func(i int) { part[i].rank(e.logits[i*v:][:m.Vocab()], top(lo+i)) })
+			func(i int) { part[i].rank(e.logits[i*v:][:m.Head.Vocab()], top(lo+i)) })
 		for _, t := range part {
 			if x := float64(t.Logp); math.IsNaN(x) || math.IsInf(x, 0) {
-				return fmt.Errorf("model: generate: log-probability %g of token %d: the weights or activations are %w: go back to an earlier checkpoint", x, t.ID, ErrNotFinite)
+				return fmt.Errorf("model: generate: log-probability %g of token %d: the weights or activations are %w: go back to an earlier checkpoint", x, t.ID, logits.ErrNotFinite)
 			}
 		}
 	}

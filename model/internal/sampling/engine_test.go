@@ -1,4 +1,4 @@
-package model
+package sampling_test
 
 import (
 	"fmt"
@@ -11,19 +11,22 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/compute/ref"
+	"gad/model"
 	"gad/model/internal/pages"
+	"gad/model/internal/sampling"
 )
 
 // engineOptions have room for little, so that requests wait for slots and for pages.
-func engineOptions(longest int) EngineOptions {
-	return EngineOptions{Slots: 3, PageTokens: 4, Pages: pages.Count(longest, 4) + 9, Longest: longest}
+func engineOptions(longest int) model.EngineOptions {
+	return model.EngineOptions{Slots: 3, PageTokens: 4, Pages: pages.Count(longest, 4) + 9,
+		Longest: longest}
 }
 
 // mixed are requests that differ in all that may differ, and what Generate answers to each.
-func mixed(t *testing.T, m *Model) (requests []*Request, want [][]Completion) {
+func mixed(t *testing.T, m *model.Model) (requests []*model.Request, want [][]model.Completion) {
 	prompts, rows := samplePrompts()
-	settings := []Sampling{{Temperature: 0.9}, {}, {Temperature: 1.5, TopK: 20}, {Temperature: 0.9},
-		{Temperature: 1, TopP: 0.7, MinP: 0.01}}
+	settings := []model.Sampling{{Temperature: 0.9}, {}, {Temperature: 1.5, TopK: 20},
+		{Temperature: 0.9}, {Temperature: 1, TopP: 0.7, MinP: 0.01}}
 	for p, ids := range prompts {
 		o := sampleOptions()
 		o.N, o.MaxNew, o.Seed, o.Sampling = 1+p%3, 3+5*p, uint64(p), settings[p]
@@ -31,40 +34,28 @@ func mixed(t *testing.T, m *Model) (requests []*Request, want [][]Completion) {
 		must(t, err)
 		want = append(want, out[0])
 		requests = append(requests,
-			&Request{Prompt: ids, N: o.N, MaxNew: o.MaxNew, Sampling: o.Sampling, EOS: o.EOS,
+			&model.Request{Prompt: ids, N: o.N, MaxNew: o.MaxNew, Sampling: o.Sampling, EOS: o.EOS,
 				Seed: o.Seed, Step: o.Step, Row: rows[p]})
 	}
 	return requests, want
 }
 
 // gather has what a request is told of written to got.
-func gather(r *Request) (got []Completion, told []*[]int32) {
-	got = make([]Completion, r.N)
+func gather(r *model.Request) (got []model.Completion, told []*[]int32) {
+	got = make([]model.Completion, r.N)
 	for range r.N {
 		told = append(told, &[]int32{})
 	}
-	r.Token = func(s int, t Token) bool { *told[s] = append(*told[s], t.ID); return true }
-	r.Done = func(s int, c Completion) { got[s] = c }
+	r.Token = func(s int, t model.Token) bool { *told[s] = append(*told[s], t.ID); return true }
+	r.Done = func(s int, c model.Completion) { got[s] = c }
 	return got, told
-}
-
-func drained(t *testing.T, e *Engine) {
-	t.Helper()
-	waiting, running, pages := e.Load()
-	if waiting != 0 || running != 0 || pages != 0 || !e.Idle() {
-		t.Errorf("at the end %d wait, %d run, %d pages are taken, %d rows are free", waiting,
-			running, pages, len(e.freeRow))
-	}
-	if len(e.freeRow) != e.o.Slots+1 {
-		t.Errorf("at the end %d of %d rows are free", len(e.freeRow), e.o.Slots+1)
-	}
 }
 
 // A request has the bits that Generate gives it alone, whenever it comes and whatever is
 // under way.
 func TestEngineAgainstGenerate(t *testing.T) {
 	onBackends(t, func(t *testing.T, be compute.Backend) {
-		m := load(t, be, "qwen2_tied", Options{})
+		m := load(t, be, "qwen2_tied")
 		defer m.Close()
 		requests, want := mixed(t, m)
 		for _, every := range []int{0, 1, 2, 5} {
@@ -77,7 +68,7 @@ func TestEngineAgainstGenerate(t *testing.T) {
 				}
 				e, err := m.NewEngine(o)
 				must(t, err)
-				var got [][]Completion
+				var got [][]model.Completion
 				var told [][]*[]int32
 				for i := 0; len(got) < len(requests) || !e.Idle(); i++ {
 					for len(got) < len(requests) && i >= every*len(got) {
@@ -88,7 +79,7 @@ func TestEngineAgainstGenerate(t *testing.T) {
 					}
 					must(t, e.Step())
 				}
-				drained(t, e)
+				sampling.Drained(t, e)
 				e.Close()
 				sameCompletions(t, fmt.Sprintf("one every %d steps", every), got, want)
 				for p := range told {
@@ -107,7 +98,7 @@ func TestEngineAgainstGenerate(t *testing.T) {
 // A request that is gone, waiting or under way, gives back what it has and changes no other;
 // so does a response that its reader ends.
 func TestEngineGone(t *testing.T) {
-	m := load(t, ref.New(), "qwen2_tied", Options{})
+	m := load(t, ref.New(), "qwen2_tied")
 	defer m.Close()
 	requests, want := mixed(t, m)
 	for leaver := range requests {
@@ -115,7 +106,7 @@ func TestEngineGone(t *testing.T) {
 			e, err := m.NewEngine(engineOptions(80))
 			must(t, err)
 			steps := 0
-			var got [][]Completion
+			var got [][]model.Completion
 			for i, r := range requests {
 				r := *r
 				if i == leaver {
@@ -123,7 +114,7 @@ func TestEngineGone(t *testing.T) {
 				}
 				c, _ := gather(&r)
 				if got = append(got, c); i == leaver {
-					r.Done = func(int, Completion) {
+					r.Done = func(int, model.Completion) {
 						if steps > at {
 							t.Errorf(
 								"request %d is gone after %d steps and told of its end after %d",
@@ -137,7 +128,7 @@ func TestEngineGone(t *testing.T) {
 			for ; !e.Idle(); steps++ {
 				must(t, e.Step())
 			}
-			drained(t, e)
+			sampling.Drained(t, e)
 			e.Close()
 			for p := range want {
 				if p != leaver {
@@ -156,7 +147,7 @@ func TestEngineGone(t *testing.T) {
 	gone := false
 	must(t,
 		e.Submit(
-			&Request{Prompt: []int32{1, 2, 3, 4, 5, 6}, N: 4, MaxNew: 1,
+			&model.Request{Prompt: []int32{1, 2, 3, 4, 5, 6}, N: 4, MaxNew: 1,
 				Gone: func() bool { return gone }}))
 	must(t, e.Step())
 	if waiting, running, pages := e.Load(); waiting != 1 || running != 0 || pages == 0 {
@@ -165,19 +156,19 @@ func TestEngineGone(t *testing.T) {
 	}
 	gone = true
 	must(t, e.Step())
-	drained(t, e)
+	sampling.Drained(t, e)
 
-	var ended Completion
+	var ended model.Completion
 	r := *requests[4]
 	r.N, r.EOS = 1, nil
 	count := 0
-	r.Token = func(int, Token) bool { count++; return count < 3 }
-	r.Done = func(_ int, c Completion) { ended = c }
+	r.Token = func(int, model.Token) bool { count++; return count < 3 }
+	r.Done = func(_ int, c model.Completion) { ended = c }
 	must(t, e.Submit(&r))
 	for !e.Idle() {
 		must(t, e.Step())
 	}
-	drained(t, e)
+	sampling.Drained(t, e)
 	if len(ended.IDs) != 3 || ended.Truncated || !slices.Equal(ended.IDs, want[4][0].IDs[:3]) {
 		t.Errorf("a response ended after 3 tokens: %+v, want the beginning of %v", ended,
 			want[4][0].IDs)
@@ -187,40 +178,40 @@ func TestEngineGone(t *testing.T) {
 // An engine that is open keeps no request from being freed once it has ended, and what was
 // asked with it.
 func TestEngineForgets(t *testing.T) {
-	m := load(t, ref.New(), "qwen2_tied", Options{})
+	m := load(t, ref.New(), "qwen2_tied")
 	defer m.Close()
-	e, err := m.NewEngine(EngineOptions{Slots: 3, PageTokens: 4, Pages: 40, Longest: 80, Admit: 5,
-		Keep: true})
+	e, err := m.NewEngine(model.EngineOptions{Slots: 3, PageTokens: 4, Pages: 40, Longest: 80,
+		Admit: 5, Keep: true})
 	must(t, err)
 	defer e.Close()
-	var list []weak.Pointer[Request]
+	var list []weak.Pointer[model.Request]
 	var names []string
 	steps := 0
-	submit := func(name string, r Request) {
+	submit := func(name string, r model.Request) {
 		r.Prompt = slices.Clone(r.Prompt)
 		must(t, e.Submit(&r))
 		list, names = append(list, weak.Make(&r)), append(names, name)
 	}
 	prompt := []int32{1, 2, 3, 4, 5, 6, 7, 8, 9}
 	func() {
-		submit("answered", Request{Prompt: prompt, N: 2, MaxNew: 6})
-		submit("answered alike", Request{Prompt: prompt[:7], N: 3, MaxNew: 4, Ranked: true, Top: 2,
-			Token: func(int, Token) bool { return true }})
-		submit("echoed", Request{Prompt: prompt, N: 1, Ranked: true, Top: 3,
-			Echo: func([]Token) {}})
+		submit("answered", model.Request{Prompt: prompt, N: 2, MaxNew: 6})
+		submit("answered alike", model.Request{Prompt: prompt[:7], N: 3, MaxNew: 4, Ranked: true, Top: 2,
+			Token: func(int, model.Token) bool { return true }})
+		submit("echoed", model.Request{Prompt: prompt, N: 1, Ranked: true, Top: 3,
+			Echo: func([]model.Token) {}})
 		submit("gone while it waits",
-			Request{Prompt: prompt, N: 1, MaxNew: 6, Gone: func() bool { return true }})
-		submit("gone under way", Request{Prompt: prompt[1:], N: 1, MaxNew: 40,
+			model.Request{Prompt: prompt, N: 1, MaxNew: 6, Gone: func() bool { return true }})
+		submit("gone under way", model.Request{Prompt: prompt[1:], N: 1, MaxNew: 40,
 			Gone: func() bool { return steps > 9 }})
 		submit("gone while its prompt is computed",
-			Request{Prompt: append(prompt[3:9:9], make([]int32, 40)...), N: 1, MaxNew: 6,
+			model.Request{Prompt: append(prompt[3:9:9], make([]int32, 40)...), N: 1, MaxNew: 6,
 				Gone: func() bool { return steps > 11 }})
-		submit("ended by its first token", Request{Prompt: prompt[2:], N: 1, MaxNew: 1})
+		submit("ended by its first token", model.Request{Prompt: prompt[2:], N: 1, MaxNew: 1})
 	}()
 	for ; !e.Idle(); steps++ {
 		must(t, e.Step())
 	}
-	drained(t, e)
+	sampling.Drained(t, e)
 	for range 3 {
 		runtime.GC()
 	}
@@ -241,31 +232,31 @@ func TestEngineRanks(t *testing.T) {
 	}
 	both(func(t *testing.T, be compute.Backend) {
 		for _, name := range []string{"qwen2_tied", "llama3_sharded"} {
-			m := load(t, be, name, Options{})
+			m := load(t, be, name)
 			prompts, _ := samplePrompts()
 			o := engineOptions(80)
 			e, err := m.NewEngine(o)
 			must(t, err)
-			told := make([][]Token, len(prompts))
+			told := make([][]model.Token, len(prompts))
 			for p, ids := range prompts {
-				r := &Request{Prompt: ids, N: 1, MaxNew: 9, Ranked: p != 1, Top: p,
-					Sampling: Sampling{Temperature: float64(p % 2)}}
-				r.Token = func(_ int, t Token) bool { told[p] = append(told[p], t); return true }
+				r := &model.Request{Prompt: ids, N: 1, MaxNew: 9, Ranked: p != 1, Top: p,
+					Sampling: model.Sampling{Temperature: float64(p % 2)}}
+				r.Token = func(_ int, t model.Token) bool { told[p] = append(told[p], t); return true }
 				must(t, e.Submit(r))
 			}
 			for !e.Idle() {
 				must(t, e.Step())
 			}
-			var whole [][]Token
+			var whole [][]model.Token
 			for p, ids := range prompts {
 				all := slices.Clone(ids)
 				for _, x := range told[p] {
 					all = append(all, x.ID)
 				}
 				done := 0
-				r := &Request{Prompt: all, N: 2, Top: p,
-					Echo: func(tokens []Token) { whole = append(whole, tokens) },
-					Done: func(int, Completion) { done++ }}
+				r := &model.Request{Prompt: all, N: 2, Top: p,
+					Echo: func(tokens []model.Token) { whole = append(whole, tokens) },
+					Done: func(int, model.Completion) { done++ }}
 				must(t, e.Submit(r))
 				for !e.Idle() {
 					must(t, e.Step())
@@ -273,7 +264,7 @@ func TestEngineRanks(t *testing.T) {
 				if done != 2 {
 					t.Errorf("%s: prompt %d: told of %d of 2 ends", name, p, done)
 				}
-				lp, _, err := m.LogProbs([]Seq{Answer(all, 1)}, 1)
+				lp, _, err := m.LogProbs([]model.Seq{model.Answer(all, 1)}, 1)
 				must(t, err)
 				if len(whole[p]) != len(all)-1 {
 					t.Fatalf("%s: prompt %d: %d tokens of %d are ranked", name, p, len(whole[p]),
@@ -300,7 +291,7 @@ func TestEngineRanks(t *testing.T) {
 					}
 				}
 			}
-			drained(t, e)
+			sampling.Drained(t, e)
 			e.Close()
 			for p := range told {
 				if p == 1 {
@@ -312,7 +303,7 @@ func TestEngineRanks(t *testing.T) {
 						t.Errorf("%s: prompt %d: drawn token %d: %+v, in a prompt %+v", name, p, i,
 							x, w)
 					}
-					if p > 0 && p%2 == 0 && x.Top[0] != (Choice{x.ID, x.Logp}) {
+					if p > 0 && p%2 == 0 && x.Top[0] != (model.Choice{x.ID, x.Logp}) {
 						t.Errorf("%s: prompt %d: greedy token %d: %+v is not its own best", name, p,
 							i, x)
 					}
@@ -325,16 +316,16 @@ func TestEngineRanks(t *testing.T) {
 
 // Who asks for few choices is not given the work of a request in the same step that asks for many.
 func TestEngineRanksNoMore(t *testing.T) {
-	m := load(t, ref.New(), "qwen2_tied", Options{})
+	m := load(t, ref.New(), "qwen2_tied")
 	defer m.Close()
-	e, err := m.NewEngine(EngineOptions{Slots: 4, PageTokens: 4, Pages: 40, Longest: 40})
+	e, err := m.NewEngine(model.EngineOptions{Slots: 4, PageTokens: 4, Pages: 40, Longest: 40})
 	must(t, err)
 	defer e.Close()
 	tops := []int{2, 60, 0, 1}
-	told := make([][]Token, len(tops))
+	told := make([][]model.Token, len(tops))
 	for i, top := range tops {
-		must(t, e.Submit(&Request{Prompt: []int32{4, 5, 6}, N: 1, MaxNew: 5, Ranked: true, Top: top,
-			Token: func(_ int, x Token) bool { told[i] = append(told[i], x); return true }}))
+		must(t, e.Submit(&model.Request{Prompt: []int32{4, 5, 6}, N: 1, MaxNew: 5, Ranked: true, Top: top,
+			Token: func(_ int, x model.Token) bool { told[i] = append(told[i], x); return true }}))
 	}
 	for !e.Idle() {
 		must(t, e.Step())
@@ -354,16 +345,16 @@ func TestEngineRanksNoMore(t *testing.T) {
 }
 
 func TestEngineErrors(t *testing.T) {
-	m := load(t, ref.New(), "qwen2_tied", Options{})
+	m := load(t, ref.New(), "qwen2_tied")
 	defer m.Close()
 	for _, c := range []struct {
-		o    EngineOptions
+		o    model.EngineOptions
 		want string
 	}{
-		{EngineOptions{Slots: -1, Longest: 8, Pages: 9}, "slots from 1 to 65536"},
-		{EngineOptions{Longest: 257, Pages: 99},
+		{model.EngineOptions{Slots: -1, Longest: 8, Pages: 9}, "slots from 1 to 65536"},
+		{model.EngineOptions{Longest: 257, Pages: 99},
 			"sequences of 257 tokens: expected 1 to max_position_embeddings 256"},
-		{EngineOptions{Longest: 32, PageTokens: 4, Pages: 8},
+		{model.EngineOptions{Longest: 32, PageTokens: 4, Pages: 8},
 			"8 pages: a sequence of 32 tokens takes 9"},
 	} {
 		if _, err := m.NewEngine(c.o); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -373,30 +364,30 @@ func TestEngineErrors(t *testing.T) {
 	e, err := m.NewEngine(engineOptions(20))
 	must(t, err)
 	defer e.Close()
-	for want, change := range map[string]func(r *Request){
-		"empty: expected at least one token": func(r *Request) { r.Prompt = nil },
-		"18 tokens and 3 new ones: more than the longest": func(r *Request) {
+	for want, change := range map[string]func(r *model.Request){
+		"empty: expected at least one token": func(r *model.Request) { r.Prompt = nil },
+		"18 tokens and 3 new ones: more than the longest": func(r *model.Request) {
 			r.Prompt = make([]int32, 18)
 		},
-		"21 tokens and 0 new ones": func(r *Request) {
+		"21 tokens and 0 new ones": func(r *model.Request) {
 			r.Prompt,
 				r.MaxNew = make([]int32, 21), 0
 		},
-		"id 97: outside the vocabulary of 97": func(r *Request) {
+		"id 97: outside the vocabulary of 97": func(r *model.Request) {
 			r.Prompt = []int32{97}
 		},
-		"id -1: outside": func(r *Request) {
+		"id -1: outside": func(r *model.Request) {
 			r.EOS = []int32{-1}
 		},
-		"n 0, max new 3, top 0": func(r *Request) { r.N = 0 },
-		"max new -1":            func(r *Request) { r.MaxNew = -1 },
-		"top 1025":              func(r *Request) { r.Top = 1025 },
-		"expected temperature and top-k of at least 0, top-p": func(r *Request) {
+		"n 0, max new 3, top 0": func(r *model.Request) { r.N = 0 },
+		"max new -1":            func(r *model.Request) { r.MaxNew = -1 },
+		"top 1025":              func(r *model.Request) { r.Top = 1025 },
+		"expected temperature and top-k of at least 0, top-p": func(r *model.Request) {
 			r.Sampling.Temperature = math.NaN()
 		},
-		"row key": func(r *Request) { r.Row = 1 << 48 },
+		"row key": func(r *model.Request) { r.Row = 1 << 48 },
 	} {
-		r := &Request{Prompt: []int32{1}, N: 1, MaxNew: 3}
+		r := &model.Request{Prompt: []int32{1}, N: 1, MaxNew: 3}
 		change(r)
 		if err := e.Submit(r); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

@@ -1,47 +1,48 @@
-package model
+package sampling_test
 
 import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
 	"gad/internal/compute/ref"
+	"gad/model"
 	"gad/model/internal/pages"
+	"gad/model/internal/sampling"
 )
 
 // story is all that a request is told.
 type story struct {
-	echo  []Token
-	told  [][]Token
-	done  []Completion
+	echo  []model.Token
+	told  [][]model.Token
+	done  []model.Completion
 	found int // its prompt's tokens that the cache had
 }
 
 // listen has a request tell s.
-func (s *story) listen(r *Request, echo bool) {
-	s.told, s.done = make([][]Token, r.N), make([]Completion, r.N)
+func (s *story) listen(r *model.Request, echo bool) {
+	s.told, s.done = make([][]model.Token, r.N), make([]model.Completion, r.N)
 	if echo {
-		r.Echo = func(tokens []Token) { s.echo = slices.Clone(tokens) }
+		r.Echo = func(tokens []model.Token) { s.echo = slices.Clone(tokens) }
 	}
 	r.Found = func(n int) { s.found = n }
-	r.Token = func(i int, t Token) bool { s.told[i] = append(s.told[i], t); return true }
-	r.Done = func(i int, c Completion) { s.done[i] = c }
+	r.Token = func(i int, t model.Token) bool { s.told[i] = append(s.told[i], t); return true }
+	r.Done = func(i int, c model.Completion) { s.done[i] = c }
 }
 
 // asked is a request of the traffic, when it comes and when it goes.
 type asked struct {
-	Request
+	model.Request
 	echo     bool
 	at, gone int // steps; gone 0 is never
 }
 
 // traffic is requests whose prompts often begin alike: what an earlier one had, its answer
 // included, and something new.
-func traffic(rng *rand.Rand, m *Model, n, longest int) []asked {
+func traffic(rng *rand.Rand, m *model.Model, n, longest int) []asked {
 	var list []asked
 	var texts [][]int32
 	at := 0
@@ -58,15 +59,15 @@ func traffic(rng *rand.Rand, m *Model, n, longest int) []asked {
 			}
 		}
 		for range rng.IntN(11) {
-			ids = append(ids, rng.Int32N(int32(m.cfg.Vocab)))
+			ids = append(ids, rng.Int32N(int32(m.Config().Vocab)))
 		}
 		if len(ids) == 0 {
 			ids = []int32{1}
 		}
 		ids = ids[:min(len(ids), longest-15)]
-		a := asked{Request: Request{Prompt: ids, N: 1 + rng.IntN(3)*rng.IntN(2),
+		a := asked{Request: model.Request{Prompt: ids, N: 1 + rng.IntN(3)*rng.IntN(2),
 			MaxNew: rng.IntN(14), Seed: rng.Uint64(), Step: 3, EOS: []int32{5, 11, 40},
-			Sampling: [...]Sampling{{}, {Temperature: 1}, {Temperature: 0.8, TopK: 9}}[rng.IntN(3)],
+			Sampling: [...]model.Sampling{{}, {Temperature: 1}, {Temperature: 0.8, TopK: 9}}[rng.IntN(3)],
 			Ranked:   rng.IntN(2) == 0, Top: rng.IntN(4)}}
 		a.echo = rng.IntN(2) == 0 || a.MaxNew == 0
 		if !twin {
@@ -79,7 +80,7 @@ func traffic(rng *rand.Rand, m *Model, n, longest int) []asked {
 		list = append(list, a)
 		texts = append(texts, ids)
 		if out, err := m.Generate([][]int32{ids}, []uint64{0},
-			SampleOptions{N: 1, MaxNew: 8, Seed: a.Seed, Step: 3}, nil); err == nil {
+			model.SampleOptions{N: 1, MaxNew: 8, Seed: a.Seed, Step: 3}, nil); err == nil {
 			texts = append(texts, slices.Concat(ids, out[0][0].IDs)) // as a chat's next turn has it
 		}
 	}
@@ -87,7 +88,7 @@ func traffic(rng *rand.Rand, m *Model, n, longest int) []asked {
 }
 
 // play has an engine answer the traffic; look is called after each step.
-func play(t *testing.T, e *Engine, list []asked, look func()) []story {
+func play(t *testing.T, e *model.Engine, list []asked, look func()) []story {
 	t.Helper()
 	out := make([]story, len(list))
 	for step, next := 0, 0; next < len(list) || !e.Idle(); step++ {
@@ -108,9 +109,9 @@ func play(t *testing.T, e *Engine, list []asked, look func()) []story {
 }
 
 // alone is what each request is told by an engine that keeps nothing and has no other.
-func alone(t *testing.T, m *Model, list []asked, longest int) []story {
+func alone(t *testing.T, m *model.Model, list []asked, longest int) []story {
 	t.Helper()
-	e, err := m.NewEngine(EngineOptions{PageTokens: 4, Pages: 40 * pages.Count(longest, 4),
+	e, err := m.NewEngine(model.EngineOptions{PageTokens: 4, Pages: 40 * pages.Count(longest, 4),
 		Longest: longest})
 	must(t, err)
 	defer e.Close()
@@ -160,89 +161,13 @@ func differs(list []asked, got, want []story) string {
 	return ""
 }
 
-// audit fails unless each page has one owner and the tree is in order.
-func audit(t *testing.T, e *Engine) {
-	t.Helper()
-	owner := make([]string, e.o.Pages)
-	own := func(what string, pages ...int32) {
-		for _, p := range pages {
-			if owner[p] != "" {
-				t.Fatalf("page %d is %s and %s", p, owner[p], what)
-			}
-			owner[p] = what
-		}
-	}
-	own("free", e.free...)
-	idle, order := 0, map[*node]int{}
-	for n := e.tree.idle.after; n != &e.tree.idle; n = n.after {
-		idle++
-		order[n] = idle
-	}
-	if idle != e.tree.count {
-		t.Fatalf("%d idle nodes, counted %d", idle, e.tree.count)
-	}
-	users := map[*node]int{}
-	residents := map[*cachedPrompt]bool{}
-	if e.head != nil {
-		residents[e.head] = true
-	}
-	for _, sm := range e.live {
-		residents[sm.prompt] = true
-		own("a sample's", sm.own...)
-	}
-	for h := range residents {
-		own("a prompt's", h.pages[len(h.shared):]...)
-		for i, n := range h.shared {
-			if users[n]++; h.pages[i] != n.page {
-				t.Fatalf("page %d of a prompt is %d, its node has %d", i, h.pages[i], n.page)
-			}
-			if !slices.Equal(n.ids, h.r.Prompt[i*e.o.PageTokens:(i+1)*e.o.PageTokens]) {
-				t.Fatalf("page %d of prompt %v has a node with %v", i, h.r.Prompt, n.ids)
-			}
-		}
-	}
-	var visit func(n *node)
-	visit = func(n *node) {
-		for i, c := range n.next {
-			own("kept", c.page)
-			if c.up != n || len(c.ids) == 0 || len(c.ids) > e.o.PageTokens ||
-				len(c.ids) < e.o.PageTokens && len(c.next) > 0 {
-				t.Fatalf("a node of %v with %d below it", c.ids, len(c.next))
-			}
-			if c.refs != users[c] || (c.refs == 0) != (order[c] > 0) {
-				t.Fatalf("a node of %v has %d users, %d are known; place %d among the idle", c.ids,
-					c.refs, users[c], order[c])
-			}
-			if n != &e.tree.root && order[n] > 0 && (order[c] == 0 || order[c] > order[n]) {
-				t.Fatalf("a node of %v is used after the one above it", c.ids)
-			}
-			if len(c.ranks) > len(c.ids) {
-				t.Fatalf("%d ranks of %v", len(c.ranks), c.ids)
-			}
-			for _, d := range n.next[:i] {
-				if k := common(c.ids, d.ids); k == len(c.ids) || k == len(d.ids) {
-					t.Fatalf("nodes of %v and %v stand beside each other", c.ids, d.ids)
-				}
-			}
-			visit(c)
-		}
-	}
-	visit(&e.tree.root)
-	if i := slices.Index(owner, ""); i >= 0 {
-		t.Fatalf("page %d is nobody's", i)
-	}
-	if len(e.freeLater) > 0 {
-		t.Fatalf("pages %v are still to be freed", e.freeLater)
-	}
-}
-
 // What a request is told has the same bits with what others left in the cache and without,
 // however little room there is and however its prompt is cut.
 func TestPrefixesChangeNoBit(t *testing.T) {
 	const longest = 60
 	check := func(t *testing.T, be compute.Backend, name string, requests int,
-		options ...EngineOptions) {
-		m := load(t, be, name, Options{})
+		options ...model.EngineOptions) {
+		m := load(t, be, name)
 		defer m.Close()
 		for seed, o := range options {
 			list := traffic(rand.New(rand.NewPCG(uint64(seed), 7)), m, requests, longest)
@@ -251,11 +176,11 @@ func TestPrefixesChangeNoBit(t *testing.T) {
 			e, err := m.NewEngine(o)
 			must(t, err)
 			tokens := 0
-			got := play(t, e, list, func() { audit(t, e) })
+			got := play(t, e, list, func() { sampling.Audit(t, e) })
 			if diff := differs(list, got, want); diff != "" {
 				t.Fatalf("%s: %+v: %s", name, o, diff)
 			}
-			drained(t, e)
+			sampling.Drained(t, e)
 			for i, a := range list {
 				if a.gone == 0 {
 					tokens += len(a.Prompt)
@@ -265,17 +190,17 @@ func TestPrefixesChangeNoBit(t *testing.T) {
 						got[i].found, len(a.Prompt))
 				}
 			}
-			found, computed := e.found, e.computed
+			found, computed, kept := sampling.Counts(e)
 			t.Logf("%s: %+v: %d tokens of prompts found, %d computed, %d kept", name, o, found,
-				computed, e.tree.count)
+				computed, kept)
 			if found < computed/6 || found+computed < tokens {
 				t.Errorf("%s: %+v: %d tokens of prompts found and %d computed of %d: the test shows nothing", name, o, found, computed, tokens)
 			}
 			e.Close()
 		}
 	}
-	tight := EngineOptions{Slots: 3, PageTokens: 4, Pages: pages.Count(longest, 4) + 9, Admit: 7}
-	options := []EngineOptions{
+	tight := model.EngineOptions{Slots: 3, PageTokens: 4, Pages: pages.Count(longest, 4) + 9, Admit: 7}
+	options := []model.EngineOptions{
 		tight,
 		{Slots: 9, PageTokens: 4, Pages: 200, Admit: 30},
 		{Slots: 5, PageTokens: 1, Pages: 150, Admit: 5},
@@ -299,34 +224,12 @@ func TestPrefixesChangeNoBit(t *testing.T) {
 // The comparison above sees a page that is taken for another.
 func TestPrefixesOfWrongPages(t *testing.T) {
 	const longest = 60
-	m := load(t, ref.New(), "qwen2_tied", Options{})
+	m := load(t, ref.New(), "qwen2_tied")
 	defer m.Close()
 	list := traffic(rand.New(rand.NewPCG(1, 7)), m, 60, longest)
 	want := alone(t, m, list, longest)
-	for name, spoil := range map[string]func(e *Engine){
-		"two pages exchanged": func(e *Engine) {
-			if a, b := e.tree.idle.after, e.tree.idle.before; e.tree.count > 1 {
-				a.page, b.page = b.page, a.page
-			}
-		},
-		"behind other tokens": func(e *Engine) {
-			for a := e.tree.idle.after; a != &e.tree.idle; a = a.after {
-				if root := &e.tree.root; a.up != root {
-					a.up.next = slices.DeleteFunc(a.up.next, func(n *node) bool { return n == a })
-					a.up, root.next = root, append(root.next, a)
-					return
-				}
-			}
-		},
-		"another's ranks": func(e *Engine) {
-			for a := e.tree.idle.after; a != &e.tree.idle; a = a.after {
-				if len(a.ranks) > 1 && a.ranks[1].Logp < 0 {
-					a.ranks[1].Logp += 0.001
-				}
-			}
-		},
-	} {
-		e, err := m.NewEngine(EngineOptions{Slots: 9, PageTokens: 4, Pages: 200, Admit: 30,
+	for name, spoil := range sampling.Spoils {
+		e, err := m.NewEngine(model.EngineOptions{Slots: 9, PageTokens: 4, Pages: 200, Admit: 30,
 			Longest: longest, Keep: true})
 		must(t, err)
 		if got := play(t, e, list, func() { spoil(e) }); differs(list, got, want) == "" {
@@ -339,14 +242,14 @@ func TestPrefixesOfWrongPages(t *testing.T) {
 // A chat's next turn computes what is new, and so does another answer to a question, asked one
 // after the other or together.
 func TestPrefixesFound(t *testing.T) {
-	m := load(t, ref.New(), "qwen2_tied", Options{})
+	m := load(t, ref.New(), "qwen2_tied")
 	defer m.Close()
 	const pt = 4
-	options := EngineOptions{Slots: 8, PageTokens: pt, Pages: 200, Longest: 200, Keep: true}
+	options := model.EngineOptions{Slots: 8, PageTokens: pt, Pages: 200, Longest: 200, Keep: true}
 	e, err := m.NewEngine(options)
 	must(t, err)
 	defer e.Close()
-	ask := func(rs ...*Request) []story {
+	ask := func(rs ...*model.Request) []story {
 		list := make([]story, len(rs))
 		for i, r := range rs {
 			r.N = 1
@@ -364,8 +267,8 @@ func TestPrefixesFound(t *testing.T) {
 		for i := range 7 {
 			chat = append(chat, int32(13*turn+5*i+1)%97)
 		}
-		s := ask(&Request{Prompt: slices.Clone(chat), MaxNew: 6, Seed: uint64(turn),
-			Sampling: Sampling{Temperature: 1}})[0]
+		s := ask(&model.Request{Prompt: slices.Clone(chat), MaxNew: 6, Seed: uint64(turn),
+			Sampling: model.Sampling{Temperature: 1}})[0]
 		// the answer's last token was never passed through the model
 		if want := max(0, had-1); s.found != want {
 			t.Errorf("turn %d: %d tokens were found, want %d", turn, s.found, want)
@@ -374,12 +277,12 @@ func TestPrefixesFound(t *testing.T) {
 	}
 
 	question := chat[1:43]
-	choice := func(i int, n int) *Request {
+	choice := func(i int, n int) *model.Request {
 		ids := slices.Clone(question)
 		for j := range n {
 			ids = append(ids, int32(10*i+j+60)%97)
 		}
-		return &Request{Prompt: ids, Top: 2}
+		return &model.Request{Prompt: ids, Top: 2}
 	}
 	// one after the other: all of the question but its last token, which predicts the choice's
 	// first
@@ -400,27 +303,27 @@ func TestPrefixesFound(t *testing.T) {
 		}
 	}
 	question = chat[3:45] // what was not ranked, or with fewer choices, is computed again
-	for i, r := range []*Request{{MaxNew: 3}, {Top: 1}, {Top: 2}, {Top: 1}, {Top: maxCachedTop + 1},
-		{MaxNew: 3}} {
+	for i, r := range []*model.Request{{MaxNew: 3}, {Top: 1}, {Top: 2}, {Top: 1},
+		{Top: sampling.MaxCachedTop + 1}, {MaxNew: 3}} {
 		r.Prompt = question
 		want := [...]int{0, 0, 0, len(question) - 1, 0, len(question) - 1}[i]
 		if s := ask(r)[0]; s.found != want {
 			t.Errorf("request %d for ranks: %d tokens were found, want %d", i, s.found, want)
 		}
 	}
-	audit(t, e)
+	sampling.Audit(t, e)
 }
 
 // Pages that are kept are in nobody's way: an engine with them admits what one without would,
 // in the same step.
 func TestPrefixesGiveWay(t *testing.T) {
-	m := load(t, ref.New(), "qwen2_tied", Options{})
+	m := load(t, ref.New(), "qwen2_tied")
 	defer m.Close()
 	const longest = 60
 	list := traffic(rand.New(rand.NewPCG(5, 7)), m, 80, longest)
 	var first [2][]int
 	for i, keep := range []bool{false, true} {
-		e, err := m.NewEngine(EngineOptions{Slots: 6, PageTokens: 4,
+		e, err := m.NewEngine(model.EngineOptions{Slots: 6, PageTokens: 4,
 			Pages: pages.Count(longest, 4) + 5, Longest: longest, Keep: keep})
 		must(t, err)
 		steps := 0
@@ -434,7 +337,7 @@ func TestPrefixesGiveWay(t *testing.T) {
 		for ; !e.Idle(); steps++ {
 			must(t, e.Step())
 		}
-		drained(t, e)
+		sampling.Drained(t, e)
 		e.Close()
 	}
 	earlier := 0
@@ -452,103 +355,12 @@ func TestPrefixesGiveWay(t *testing.T) {
 	}
 }
 
-// Nothing that was computed with other weights is found, whoever has written them.
-func TestPrefixesOfOldWeights(t *testing.T) {
-	be, err := cpu.New(cpu.Options{})
-	must(t, err)
-	defer be.Close()
-	c := tiny("Qwen3")
-	prompt := []int32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
-	answer := func(e *Engine, more func()) (story, error) {
-		var s story
-		r := &Request{Prompt: prompt, N: 1, MaxNew: 6, Ranked: true,
-			Sampling: Sampling{Temperature: 1}, Seed: 4}
-		s.listen(r, false)
-		must(t, e.Submit(r))
-		for !e.Idle() {
-			if err := e.Step(); err != nil {
-				return s, err
-			}
-			if more != nil {
-				more()
-				more = nil
-			}
-		}
-		return s, nil
-	}
-	options := EngineOptions{Pages: 40, Longest: 40, Keep: true}
-	learn := func(m *Model, o *Optimizer) {
-		must(t, m.LogProbGrad([]Seq{Answer(prompt, 2)}, 1,
-			func(l, _ [][]float32) (_, _ [][]float32, err error) { return l, nil, nil }))
-		_, _, err := o.step(1e-2)
-		must(t, err)
-	}
-	student, err := New(be, c, Options{Trainable: true, Seed: 1})
-	must(t, err)
-	defer student.Close()
-	optimizer, err := NewOptimizer(student, AdamWConfig{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8})
-	must(t, err)
-	other, err := New(be, c, Options{Seed: 2})
-	must(t, err)
-	defer other.Close()
-	base, err := New(be, c, Options{Seed: 3})
-	must(t, err)
-	defer base.Close()
-	adapted, err := base.Adapt(
-		Options{Trainable: true, Seed: 5, LoRA: LoRA{Rank: 2, Targets: "all-linear"}})
-	must(t, err)
-	defer adapted.Close()
-	adapting, err := NewOptimizer(adapted, AdamWConfig{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8})
-	must(t, err)
-	merged, err := adapted.Merged()
-	must(t, err)
-	defer merged.Close()
-	for _, x := range []struct {
-		name   string
-		m      *Model
-		change func()
-	}{
-		{"a step of the optimizer", student, func() { learn(student, optimizer) }},
-		{"CopyWeights", student, func() { must(t, student.CopyWeights(other)) }},
-		{"a step of adapters", adapted,
-			func() { learn(adapted, adapting); learn(adapted, adapting) }},
-		{"Remerge", merged, func() { must(t, adapted.Remerge(merged)) }},
-		{"CopyWeights of the base", adapted, func() { must(t, base.CopyWeights(other)) }},
-	} {
-		e, err := x.m.NewEngine(options)
-		must(t, err)
-		before, err := answer(e, nil)
-		must(t, err)
-		if again, err := answer(e, nil); err != nil || again.found != len(prompt)-1 {
-			t.Errorf("%s: before: %d tokens are found, %v", x.name, again.found, err)
-		}
-		x.change()
-		got, err := answer(e, nil)
-		must(t, err)
-		e.Close()
-		fresh, err := x.m.NewEngine(options)
-		must(t, err)
-		want, err := answer(fresh, nil)
-		must(t, err)
-		if !equal(got, want) {
-			t.Errorf("%s: told %+v, a new engine tells %+v", x.name, got, want)
-		}
-		if equal(before.told, want.told) {
-			t.Errorf("%s changes nothing: the test shows nothing", x.name)
-		}
-		if _, err := answer(fresh, x.change); err == nil || !strings.Contains(err.Error(), "the weights have changed while a request is under way: wait until the engine is idle") {
-			t.Errorf("%s while a request is under way: %v", x.name, err)
-		}
-		fresh.Close()
-	}
-}
-
 // A long prompt is passed in parts, between which the others go on.
 func TestLongPromptsWait(t *testing.T) {
-	m := load(t, ref.New(), "qwen2_tied", Options{})
+	m := load(t, ref.New(), "qwen2_tied")
 	defer m.Close()
 	for _, keep := range []bool{false, true} {
-		e, err := m.NewEngine(EngineOptions{Slots: 3, PageTokens: 4, Pages: 100, Longest: 200,
+		e, err := m.NewEngine(model.EngineOptions{Slots: 3, PageTokens: 4, Pages: 100, Longest: 200,
 			Admit: 10, Keep: keep})
 		must(t, err)
 		long := make([]int32, 95)
@@ -558,19 +370,22 @@ func TestLongPromptsWait(t *testing.T) {
 		var others, steps, begins int
 		must(t,
 			e.Submit(
-				&Request{Prompt: []int32{1, 2, 3}, N: 2, MaxNew: 40,
-					Token: func(int, Token) bool { others++; return true }}))
+				&model.Request{Prompt: []int32{1, 2, 3}, N: 2, MaxNew: 40,
+					Token: func(int, model.Token) bool { others++; return true }}))
 		must(t, e.Step())
-		must(t, e.Submit(&Request{Prompt: long, N: 1, MaxNew: 2, Token: func(int, Token) bool {
+		first := func(int, model.Token) bool {
 			if begins == 0 {
 				begins = steps
 			}
 			return true
-		}}))
+		}
+		must(t, e.Submit(&model.Request{Prompt: long, N: 1, MaxNew: 2, Token: first}))
 		for ; !e.Idle(); steps++ {
-			had, computed := others, e.computed
+			_, computed, _ := sampling.Counts(e)
+			had := others
 			must(t, e.Step())
-			if most := e.computed - computed; most > 10 || steps < 19 && others != had+2 {
+			_, now, _ := sampling.Counts(e)
+			if most := now - computed; most > 10 || steps < 19 && others != had+2 {
 				t.Errorf("step %d: %d tokens of a prompt are computed, others have %d new tokens",
 					steps, most, others-had)
 			}
@@ -578,7 +393,7 @@ func TestLongPromptsWait(t *testing.T) {
 		if begins != 9 {
 			t.Errorf("a prompt of 95 tokens begins to be answered after step %d, want 9", begins)
 		}
-		drained(t, e)
+		sampling.Drained(t, e)
 		e.Close()
 	}
 }
@@ -595,15 +410,15 @@ func TestLongPromptsChangeNoBit(t *testing.T) {
 		{cpu.Options{}, "granite"}} {
 		be, err := cpu.New(o.Options)
 		must(t, err)
-		m := load(t, be, o.folder, Options{})
-		list := []asked{{Request: Request{Prompt: make([]int32, 240), N: 2, MaxNew: 12,
-			Ranked: true, Top: 2, Sampling: Sampling{Temperature: 1}}, echo: true}}
+		m := load(t, be, o.folder)
+		list := []asked{{Request: model.Request{Prompt: make([]int32, 240), N: 2, MaxNew: 12,
+			Ranked: true, Top: 2, Sampling: model.Sampling{Temperature: 1}}, echo: true}}
 		for i := range list[0].Prompt {
 			list[0].Prompt[i] = int32(i*i*i+5*i) % 97
 		}
 		want := alone(t, m, list, 256)
 		for _, admit := range []int{1, 17, 100, 120, 239} {
-			e, err := m.NewEngine(EngineOptions{PageTokens: 16, Pages: 40, Longest: 256,
+			e, err := m.NewEngine(model.EngineOptions{PageTokens: 16, Pages: 40, Longest: 256,
 				Admit: admit})
 			must(t, err)
 			if diff := differs(list, play(t, e, list, nil), want); diff != "" {

@@ -1,10 +1,11 @@
-package model
+package sampling
 
 import (
 	"slices"
 
 	"gad/internal/compute"
 	"gad/model/internal/pages"
+	"gad/model/internal/sequence"
 )
 
 // cachedPrompt is a request whose prompt is in the cache, or is being computed.
@@ -30,6 +31,9 @@ type promptChunk struct {
 	slots  []int32 // slots of the cache for their keys and values; -1 if cached already
 }
 
+// first reports whether the chunk is its prompt's first, of which nothing was cached.
+func (s promptChunk) first() bool { return s.prompt.cached == 0 && s.lo == 0 }
+
 // admit computes prompts, starts samples and draws their first tokens.
 func (e *Engine) admit() error {
 	if err := e.schedule(); err != nil {
@@ -41,9 +45,9 @@ func (e *Engine) admit() error {
 	if err := e.prefill(e.chunks); err != nil {
 		return err
 	}
-	d := e.m.cfg.Hidden
+	d := e.m.Head.Cols
 	for i, sm := range e.started {
-		e.m.be.Copy(e.firstH.Slice(i*d, (i+1)*d),
+		e.m.Backend.Copy(e.firstH.Slice(i*d, (i+1)*d),
 			e.promptH.Slice(sm.prompt.row*d, (sm.prompt.row+1)*d))
 		e.share(sm)
 	}
@@ -264,30 +268,23 @@ func (e *Engine) prefill(chunks []promptChunk) error {
 // prefillPack runs one forward pass over chunks. Chunks at the start of prompts come first, and
 // attend to themselves; each row of the others attends to the cache, as in decode.
 func (e *Engine) prefillPack(chunks []promptChunk) error {
-	m, d := e.m, e.m.cfg.Hidden
-	var whole []Seq
-	for _, s := range chunks {
-		if s.prompt.cached == 0 && s.lo == 0 {
-			whole = append(whole, Seq{IDs: s.prompt.r.Prompt[:s.hi]})
-		}
-	}
-	p, err := m.pack(whole, lastRows)
-	if err != nil {
-		return err
-	}
-	packed := len(p.ids)
-	ids, pos := append(e.ids[:0], p.ids...), append(e.pos[:0], p.pos...)
-	slots, spare := e.slots[:0], e.spare[0]*int32(e.o.PageTokens)
-	e.pages.Table, e.pages.Len = e.pages.Table[:0], e.pages.Len[:0]
+	d, p, spare := e.m.Head.Cols, &e.pass, e.spare[0]*int32(e.o.PageTokens)
+	p.clear()
+	var whole []sequence.Seq
 	ends := make([]int, len(chunks)) // the row after a chunk's last
 	for i, s := range chunks {
-		if s.prompt.cached == 0 && s.lo == 0 {
-			slots = append(slots, s.slots...)
-			ends[i] = len(slots)
+		if !s.first() {
+			continue
 		}
+		ids := s.prompt.r.Prompt[:s.hi]
+		whole = append(whole, sequence.Seq{IDs: ids})
+		for x, slot := range s.slots {
+			p.add(ids[x], x, slot)
+		}
+		ends[i] = len(p.IDs)
 	}
 	for i, s := range chunks {
-		if s.prompt.cached == 0 && s.lo == 0 {
+		if s.first() {
 			continue
 		}
 		for at, slot := range s.slots {
@@ -296,38 +293,23 @@ func (e *Engine) prefillPack(chunks []promptChunk) error {
 				spare++
 			}
 			x := s.lo + at
-			ids, pos, slots =
-				append(ids, s.prompt.r.Prompt[x]), append(pos, int32(x)), append(slots, slot)
-			e.pages.Table, e.pages.Len =
-				append(e.pages.Table, s.prompt.pages[:pages.Count(x+1, e.o.PageTokens)]),
-				append(e.pages.Len, int32(x+1))
+			p.add(s.prompt.r.Prompt[x], x, slot)
+			p.read(s.prompt.pages, x+1)
 		}
-		ends[i] = len(slots)
+		ends[i] = len(p.IDs)
 	}
-	e.ids, e.pos, e.slots = ids, pos, slots
-	a := m.activations(len(ids), keepNothing)
-	if err := m.ws.Take(); err != nil {
+	hND, err := e.m.Prefill(whole, p)
+	if err != nil {
 		return err
 	}
-	m.forward(a, ids, pos, func(i int, b *block, posN []int32) {
-		n := len(ids)
-		if packed > 0 {
-			first := m.rows(b, n, 0, packed)
-			m.attendPack(i, &first, posN[:packed])
-			e.cache(i, &first, slots[:packed])
-		}
-		if packed < n {
-			rest := m.rows(b, n, packed, n)
-			e.attendCache(i, &rest, posN[packed:], slots[packed:])
-		}
-	})
 	for i, s := range chunks {
 		at, h := ends[i]-len(s.slots), s.prompt
 		if s.hi == len(h.r.Prompt) {
-			m.be.Copy(e.promptH.Slice(h.row*d, (h.row+1)*d), a.hND.Slice((ends[i]-1)*d, ends[i]*d))
+			e.m.Backend.Copy(e.promptH.Slice(h.row*d, (h.row+1)*d),
+				hND.Slice((ends[i]-1)*d, ends[i]*d))
 		}
 		if h.r.Echo != nil {
-			if err := e.echo(s, a.hND.Slice(at*d, ends[i]*d)); err != nil {
+			if err := e.echo(s, hND.Slice(at*d, ends[i]*d)); err != nil {
 				return err
 			}
 		}
@@ -335,23 +317,10 @@ func (e *Engine) prefillPack(chunks []promptChunk) error {
 	return nil
 }
 
-// rows returns rows lo to hi-1, of n, of the tensors of b that attention reads and writes.
-func (m *Model) rows(b *block, n, lo, hi int) block {
-	part := func(t compute.Tensor) compute.Tensor {
-		if t.Absent() {
-			return t
-		}
-		w := t.Len() / n
-		return t.Slice(lo*w, hi*w)
-	}
-	return block{qNHE: part(b.qNHE), kNKE: part(b.kNKE), qkNHE: part(b.qkNHE), vNKE: part(b.vNKE),
-		oNHE: part(b.oNHE), lseNH: part(b.lseNH)}
-}
-
 // echo ranks the prompt's tokens behind each token of chunk s, from the chunk's outputs hND, and
 // calls Request.Echo after the prompt's last chunk.
 func (e *Engine) echo(s promptChunk, hND compute.Tensor) error {
-	h, r, pt, d := s.prompt, s.prompt.r, e.o.PageTokens, e.m.cfg.Hidden
+	h, r, pt, d := s.prompt, s.prompt.r, e.o.PageTokens, e.m.Head.Cols
 	if s.lo == h.from {
 		for i := 0; (i+1)*pt <= h.cached; i++ {
 			h.reuseRanks(h.shared[i], i*pt, pt)

@@ -1,4 +1,4 @@
-package model
+package sampling
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 // (Request.Allowed), from the logits of the rows of h. It draws in float64 with the same uniform
 // number, and the filters of Sampling apply to the allowed tokens.
 func (e *Engine) constrain(samples []*sample, hRD compute.Tensor) error {
-	m, d, v := e.m, e.m.cfg.Hidden, e.m.cfg.Vocab
+	m, d, v := &e.m, e.m.Head.Cols, e.m.Head.Rows
 	for i, sm := range samples {
 		r := sm.prompt.r
 		if r.Allowed == nil {
@@ -24,13 +24,13 @@ func (e *Engine) constrain(samples []*sample, hRD compute.Tensor) error {
 		if allowed == nil {
 			continue
 		}
-		zRV := m.ws.Get(logitsRV, compute.Wide, v)
-		if err := m.ws.Take(); err != nil {
+		zRV := m.Workspace.Get(logits.RV, compute.Wide, v)
+		if err := m.Workspace.Take(); err != nil {
 			return err
 		}
-		m.headLogits(zRV, hRD.Slice(i*d, (i+1)*d))
+		logits.Head(m.Backend, m.Head, zRV, hRD.Slice(i*d, (i+1)*d))
 		e.logits = slices.Grow(e.logits[:0], v)[:v]
-		m.be.Download(e.logits, zRV)
+		m.Backend.Download(e.logits, zRV)
 		if err := e.sync(); err != nil {
 			return err
 		}
@@ -50,34 +50,34 @@ func (e *Engine) constrain(samples []*sample, hRD compute.Tensor) error {
 // with one, with another uniform number. The log-probability is the whole distribution's, with the
 // bits of the training passes.
 func (e *Engine) redraw(samples []*sample, hRD compute.Tensor) error {
-	m, d, v := e.m, e.m.cfg.Hidden, e.m.cfg.Vocab
-	if m.tokens == nil {
+	m, d, v := &e.m, e.m.Head.Cols, e.m.Head.Rows
+	if m.Tokens == nil {
 		return nil
 	}
 	for i, sm := range samples {
-		if m.tokens[e.ids[i]] || math.IsNaN(float64(e.logp[i])) {
+		if m.Tokens[e.ids[i]] || math.IsNaN(float64(e.logp[i])) {
 			continue
 		}
-		zRV := m.ws.Get(logitsRV, compute.Wide, v)
+		zRV := m.Workspace.Get(logits.RV, compute.Wide, v)
 		out := compute.HeadOut{
-			LogpR: m.ws.Get("log-probability of a token drawn again", compute.Wide, 1),
-			EntR:  m.ws.Get("its entropy", compute.Wide, 1),
-			LseR:  m.ws.Get("its logit sum", compute.Wide, 1),
+			LogpR: m.Workspace.Get("log-probability of a token drawn again", compute.Wide, 1),
+			EntR:  m.Workspace.Get("its entropy", compute.Wide, 1),
+			LseR:  m.Workspace.Get("its logit sum", compute.Wide, 1),
 		}
-		if err := m.ws.Take(); err != nil {
+		if err := m.Workspace.Take(); err != nil {
 			return err
 		}
 		row := hRD.Slice(i*d, (i+1)*d)
-		m.headLogits(zRV, row)
+		logits.Head(m.Backend, m.Head, zRV, row)
 		e.logits = slices.Grow(e.logits[:0], v)[:v]
-		m.be.Download(e.logits, zRV)
+		m.Backend.Download(e.logits, zRV)
 		if err := e.sync(); err != nil {
 			return err
 		}
 		r := sm.prompt.r
 		u := philox.Float64(r.Seed, philox.Redraw, r.Step, r.Row<<16|uint64(r.Sample+sm.s),
 			uint64(r.Drawn+len(sm.ids)))
-		id, _, ok := logits.Pick(e.logits, m.tokens, r.Sampling, u)
+		id, _, ok := logits.Pick(e.logits, m.Tokens, r.Sampling, u)
 		if !ok {
 			continue // not finite, which draw reports
 		}
@@ -85,8 +85,8 @@ func (e *Engine) redraw(samples []*sample, hRD compute.Tensor) error {
 		if t := r.Sampling.Temperature; t > 0 {
 			inv = 1 / t
 		}
-		m.be.LogProb(out, row, m.head, []int32{0}, []int32{id}, inv)
-		m.be.Download(e.logp[i:i+1], out.LogpR)
+		m.Backend.LogProb(out, row, m.Head, []int32{0}, []int32{id}, inv)
+		m.Backend.Download(e.logp[i:i+1], out.LogpR)
 		if err := e.sync(); err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package model
+package sampling_test
 
 import (
 	"errors"
@@ -9,7 +9,9 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
+	"gad/model"
 	"gad/model/internal/pages"
+	"gad/model/internal/sampling"
 )
 
 // scarce is a backend with so much memory.
@@ -22,7 +24,7 @@ type scarce struct {
 func (s *scarce) Alloc(what string, c compute.Class, n int) (compute.Tensor, error) {
 	if s.most > 0 && s.used+n > s.most {
 		s.refused++
-		return compute.Tensor{}, fmt.Errorf("scarce: %s: %w", what, ErrMemory)
+		return compute.Tensor{}, fmt.Errorf("scarce: %s: %w", what, model.ErrMemory)
 	}
 	s.used += n
 	return s.Backend.Alloc(what, c, n)
@@ -30,13 +32,13 @@ func (s *scarce) Alloc(what string, c compute.Class, n int) (compute.Tensor, err
 
 func (s *scarce) Free(t compute.Tensor) { s.used -= t.Len(); s.Backend.Free(t) }
 
-func onScarce(t *testing.T) (*scarce, *Model) {
+func onScarce(t *testing.T) (*scarce, *model.Model) {
 	t.Helper()
 	be, err := cpu.New(cpu.Options{})
 	must(t, err)
 	t.Cleanup(func() { be.Close() })
 	s := &scarce{Backend: be}
-	m := load(t, s, "qwen2_tied", Options{})
+	m := load(t, s, "qwen2_tied")
 	t.Cleanup(func() { m.Close() })
 	return s, m
 }
@@ -46,7 +48,7 @@ func onScarce(t *testing.T) (*scarce, *Model) {
 func TestEngineShortOfMemory(t *testing.T) {
 	const longest = 60
 	be, m := onScarce(t)
-	for seed, o := range []EngineOptions{
+	for seed, o := range []model.EngineOptions{
 		{Slots: 9, PageTokens: 4, Pages: 200, Keep: true},
 		{Slots: 3, PageTokens: 4, Pages: pages.Count(longest, 4) + 9, Admit: 7, Keep: true},
 		{Slots: 5, PageTokens: 16, Pages: 40, Admit: 30},
@@ -65,22 +67,25 @@ func TestEngineShortOfMemory(t *testing.T) {
 		}
 		fewest, most := len(list), 0
 		for room := 0; ; room += 1500 {
-			m.ws.Free()
-			be.most, be.refused = 0, 0
+			be.most = 0
 			e, err := m.NewEngine(o)
+			must(t, err)
+			e.Close()
+			sampling.Free(e) // what the last round has taken
+			be.refused = 0
+			e, err = m.NewEngine(o)
 			must(t, err)
 			clear(failed)
 			be.most = be.used + room
 			got := play(t, e, list, func() {
-				audit(t, e)
+				sampling.Audit(t, e)
 				used := be.used
-				if must(t, e.take(e.reserved)); be.used != used {
-					t.Fatalf("room for %d: the engine has not what it says it has: %+v", room,
-						e.reserved)
+				if must(t, sampling.TakeAgain(e)); be.used != used {
+					t.Fatalf("room for %d: the engine has not what it says it has", room)
 				}
 			})
 			be.most = 0
-			drained(t, e)
+			sampling.Drained(t, e)
 			e.Close()
 			var rest []asked
 			var g, w []story
@@ -88,12 +93,12 @@ func TestEngineShortOfMemory(t *testing.T) {
 				switch {
 				case failed[i] == nil:
 					rest, g, w = append(rest, a), append(g, got[i]), append(w, want[i])
-				case !errors.Is(failed[i], ErrMemory):
+				case !errors.Is(failed[i], model.ErrMemory):
 					t.Errorf("request %d: %v", i, failed[i])
 				case got[i].echo != nil ||
-					slices.ContainsFunc(got[i].told, func(x []Token) bool { return x != nil }) ||
+					slices.ContainsFunc(got[i].told, func(x []model.Token) bool { return x != nil }) ||
 					slices.ContainsFunc(got[i].done,
-						func(c Completion) bool { return c.IDs != nil || c.Truncated }):
+						func(c model.Completion) bool { return c.IDs != nil || c.Truncated }):
 					t.Errorf("request %d failed and was told %+v", i, got[i])
 				}
 			}
@@ -119,18 +124,17 @@ func TestEngineShortOfMemory(t *testing.T) {
 func TestEngineFailsOne(t *testing.T) {
 	be, m := onScarce(t)
 	short, long := []int32{1, 2, 3}, make([]int32, 200)
-	o := EngineOptions{Slots: 4, PageTokens: 4, Pages: 200, Longest: 240, Keep: true}
-	m.ws.Free()
+	o := model.EngineOptions{Slots: 4, PageTokens: 4, Pages: 200, Longest: 240, Keep: true}
 	e, err := m.NewEngine(o)
 	must(t, err)
 	told := map[string]int{}
 	submit := func(name string, prompt []int32, failed func(error)) {
-		must(t, e.Submit(&Request{Prompt: prompt, N: 2, MaxNew: 5, Failed: failed,
-			Token: func(int, Token) bool { told[name]++; return true },
-			Done:  func(int, Completion) { told[name+" done"]++ }}))
+		must(t, e.Submit(&model.Request{Prompt: prompt, N: 2, MaxNew: 5, Failed: failed,
+			Token: func(int, model.Token) bool { told[name]++; return true },
+			Done:  func(int, model.Completion) { told[name+" done"]++ }}))
 	}
 	fail := func(err error) {
-		if told["failed"]++; !errors.Is(err, ErrMemory) {
+		if told["failed"]++; !errors.Is(err, model.ErrMemory) {
 			t.Error(err)
 		}
 	}
@@ -141,9 +145,9 @@ func TestEngineFailsOne(t *testing.T) {
 	submit("after", short, fail)
 	for !e.Idle() {
 		must(t, e.Step())
-		audit(t, e)
+		sampling.Audit(t, e)
 	}
-	drained(t, e)
+	sampling.Drained(t, e)
 	if want := map[string]int{"before": 10, "before done": 2, "after": 10, "after done": 2,
 		"failed": 1}; !equal(told, want) {
 		t.Errorf("told %v, want %v", told, want)
@@ -170,25 +174,24 @@ func TestEngineFailsOne(t *testing.T) {
 		}
 		e.Close()
 	}
-	m.ws.Free()
+	sampling.Free(e)
 	needs("middle", long[:60])
 	be.most = be.used
-	m.ws.Free()
+	sampling.Free(e)
 	if needs("both", long, long[:60]); told["both"] != 10 || told["failed"] != 2 {
 		t.Errorf("a long one, then one that has just enough: %v", told)
 	}
 
 	be.most = 0
-	m.ws.Free()
-	m.freeAngles()
+	sampling.Free(e)
 	before := be.used
 	e, err = m.NewEngine(o)
 	must(t, err)
 	open := be.used
 	e.Close()
-	m.ws.Free()
+	sampling.Free(e)
 	be.most = open - 1
-	if _, err := m.NewEngine(o); !errors.Is(err, ErrMemory) || be.used != before {
+	if _, err := m.NewEngine(o); !errors.Is(err, model.ErrMemory) || be.used != before {
 		t.Errorf("an engine with one element too little: %v, %d elements are in use, before %d",
 			err, be.used, before)
 	}
@@ -199,7 +202,7 @@ func TestEngineFailsOne(t *testing.T) {
 	defer e.Close()
 	be.most = be.used + 2000
 	submit("long", long, nil)
-	if err := e.Step(); !errors.Is(err, ErrMemory) {
+	if err := e.Step(); !errors.Is(err, model.ErrMemory) {
 		t.Errorf("nobody is told: %v", err)
 	}
 }

@@ -1,0 +1,179 @@
+package model
+
+import (
+	"fmt"
+
+	"gad/internal/compute"
+	"gad/model/internal/sampling"
+	"gad/model/internal/workspace"
+)
+
+// NewEngine returns an engine of a language model. Its caches are in the model's memory: until
+// Close no other engine, no Generate and no gradient may run on the model, or on a model that
+// shares its memory.
+func (m *Model) NewEngine(o EngineOptions) (*Engine, error) {
+	if err := m.require(LM, false); err != nil {
+		return nil, err
+	}
+	return sampling.New(m.sampled(), o)
+}
+
+// Generate samples o.N responses for each prompt; the result is [P][N]. The
+// token at index t of sample s of prompt p is drawn with the uniform number
+// philox.Float64(o.Seed, Rollout, o.Step, rows[p]<<16|s, t). So a response is a
+// function of the weights, the prompt and these keys, and does not depend on
+// o.Slots, o.PageTokens and the other prompts. progress, if not nil, is called
+// with the number of tokens sampled since its last call.
+//
+// A prompt runs through the model once; its samples share the pages of its keys
+// and values, and a sample that ends makes room for the next.
+func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
+	progress func(tokens int)) ([][]Completion, error) {
+	if err := m.require(LM, false); err != nil {
+		return nil, err
+	}
+	return sampling.Generate(m.sampled(), prompts, rows, o, progress)
+}
+
+// sampled returns a language model as an engine needs it.
+func (m *Model) sampled() sampling.Model {
+	return sampling.Model{Network: &sampler{m: m}, Backend: m.be, Workspace: m.ws, Head: m.head,
+		Tokens: m.tokens, MaxPosition: m.cfg.MaxPosition}
+}
+
+// sampler runs a model's blocks with a cache of keys and values (sampling.Network).
+type sampler struct {
+	m     *Model
+	grads *lender          // lends the gradients' memory to the caches
+	k, v  []compute.Tensor // [layers] caches [positions, K*E]
+	p     *sampling.Pass   // the pass of Decode
+	op    func()           // what Decode repeats
+	keys  map[int]string   // its key by number of rows
+}
+
+// Open makes the rotary tables and the caches of n positions.
+func (s *sampler) Open(n, longest int) error {
+	m := s.m
+	if err := m.angles(longest); err != nil {
+		return err
+	}
+	s.grads, s.keys = m.lend(), map[int]string{}
+	s.op = func() { m.forward(&m.acts, s.p.IDs, s.p.Pos, s.attendDecode) }
+	cache := func(layer int, what string) compute.Tensor {
+		if t, ok := s.grads.get(compute.Narrow, n*s.width()); ok {
+			return t
+		}
+		return m.ws.In(workspace.Purpose{Layer: layer, What: what}, compute.Narrow, n*s.width())
+	}
+	for i := range m.cfg.Layers {
+		s.k = append(s.k, cache(i, "key cache [slots,K,E]"))
+		s.v = append(s.v, cache(i, "value cache [slots,K,E]"))
+	}
+	return nil
+}
+
+// Close takes the gradients' memory back, and frees the workspace and the rotary tables on demand.
+func (s *sampler) Close(free bool) {
+	s.grads.back()
+	if free {
+		s.m.ws.Free()
+		s.m.freeAngles()
+	}
+}
+
+// width returns the number of elements of one position of a cache.
+func (s *sampler) width() int { return s.m.cfg.KVHeads * s.m.cfg.HeadDim }
+
+// Writes returns a number that changes with every write to the weights.
+func (s *sampler) Writes() uint64 { return s.m.writeCount() }
+
+// Copy copies the keys and values of n positions.
+func (s *sampler) Copy(to, from, n int) {
+	w := s.width()
+	for i := range s.k {
+		for _, cache := range []compute.Tensor{s.k[i], s.v[i]} {
+			s.m.be.Copy(cache.Slice(to*w, (to+n)*w), cache.Slice(from*w, (from+n)*w))
+		}
+	}
+}
+
+// Reserve takes the activations of a pass of n rows.
+func (s *sampler) Reserve(n int) { s.m.activations(n, keepNothing) }
+
+// Prefill runs a pass of prompts and of rows that attend to their pages.
+func (s *sampler) Prefill(prompts []Seq, p *sampling.Pass) (hND compute.Tensor, err error) {
+	m, n := s.m, len(p.IDs)
+	packed, err := m.pack(prompts, lastRows)
+	if err != nil {
+		return hND, err
+	}
+	whole := len(packed.ids)
+	a := m.activations(n, keepNothing)
+	if err := m.ws.Take(); err != nil {
+		return hND, err
+	}
+	m.forward(a, p.IDs, p.Pos, func(i int, b *block, posN []int32) {
+		if whole > 0 {
+			first := b.slice(n, 0, whole)
+			m.attendPack(i, &first, posN[:whole])
+			s.write(i, &first, p.Slots[:whole])
+		}
+		if whole < n {
+			rest := b.slice(n, whole, n)
+			s.attend(i, &rest, posN[whole:], p.Slots[whole:], p.Pages)
+		}
+	})
+	return a.hND, nil
+}
+
+// Decode runs a pass of rows that attend to their pages.
+func (s *sampler) Decode(p *sampling.Pass) (hND compute.Tensor, err error) {
+	m, n := s.m, len(p.IDs)
+	a := m.activations(n, keepNothing)
+	if err := m.ws.Take(); err != nil {
+		return hND, err
+	}
+	if s.keys[n] == "" {
+		s.keys[n] = fmt.Sprintf("%p: decode %d", m, n)
+	}
+	s.p = p
+	m.be.Repeat(s.keys[n], s.op)
+	return a.hND, nil
+}
+
+// attendDecode computes the attention of Decode.
+func (s *sampler) attendDecode(i int, b *block, posN []int32) {
+	s.attend(i, b, posN, s.p.Slots, s.p.Pages)
+}
+
+// write writes the keys and values of b to the caches of layer i, row n to slots[n].
+func (s *sampler) write(i int, b *block, slots []int32) {
+	s.m.be.CacheWrite(s.k[i], b.kNKE, s.width(), slots)
+	s.m.be.CacheWrite(s.v[i], b.vNKE, s.width(), slots)
+}
+
+// attend writes the rows' keys and values to the caches of layer i; then each row attends to its
+// positions in pages.
+func (s *sampler) attend(i int, b *block, posN, slots []int32, pages compute.Pages) {
+	m, l := s.m, s.m.spec.Layers[i]
+	shape := m.attnShape(l)
+	if l.Rope < 0 {
+		s.write(i, b, slots)
+	} else {
+		m.be.RopeCache(b.qNHE, b.kNKE, b.vNKE, s.k[i], s.v[i], shape, posN, m.table(l), slots)
+	}
+	m.be.AttentionDecode(b.oNHE, b.qNHE, s.k[i], s.v[i], shape, pages)
+}
+
+// slice returns rows lo to hi-1, of n, of the tensors that attention reads and writes.
+func (b *block) slice(n, lo, hi int) block {
+	part := func(t compute.Tensor) compute.Tensor {
+		if t.Absent() {
+			return t
+		}
+		w := t.Len() / n
+		return t.Slice(lo*w, hi*w)
+	}
+	return block{qNHE: part(b.qNHE), kNKE: part(b.kNKE), qkNHE: part(b.qkNHE), vNKE: part(b.vNKE),
+		oNHE: part(b.oNHE), lseNH: part(b.lseNH)}
+}
