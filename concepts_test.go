@@ -29,7 +29,7 @@ var concepts = map[string]struct {
 	"trainer.Trainer":                {25, 70, "trainer/stage.go and trainer/form.go: a stage and a form keep what only they need"},
 	"trainer.game":                   {12, 45, "trainer/onpolicy.go and trainer/round.go: what other stages do too, and what is of an answer"},
 	"trainer.answer":                 {20, 5, "trainer/round.go: what only one form of an answer has belongs to the form"},
-	"model.Model":                    {30, 122, "model/model.go"},
+	"model.Model":                    {18, 65, "model/forward.go: what a pass alone needs belongs to network"},
 	"model/internal/sampling.Engine": {42, 50, "model/internal/sampling/engine.go"},
 
 	"tokenizer.Tokenizer":           {30, 80, "tokenizer/tokenizer.go"},
