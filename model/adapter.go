@@ -293,7 +293,7 @@ func (m *Model) loadAdapter(dir string, kind Kind) error {
 			list = append(list, transfer{from: files.Plain(t), to: p.W})
 		}
 	}
-	if err := m.upload(list); err != nil {
+	if err := upload(m.be, list); err != nil {
 		return fmt.Errorf("model: %s: %w", path, err)
 	}
 	for _, p := range m.params {
@@ -372,7 +372,7 @@ func (m *Model) Digest() (string, error) {
 
 // merge adds s B A, the product of w's adapter, to dst, which has the class of w's weights and
 // their values. Without an adapter it adds nothing.
-func (m *Model) merge(dst compute.Tensor, w *compute.Param) error {
+func (m *network) merge(dst compute.Tensor, w *compute.Param) error {
 	ad := m.adapters[w]
 	if ad == nil {
 		return nil

@@ -13,7 +13,7 @@ func (m *Model) AllLogProbs(seqs []Seq, temperature float64,
 	if m.ranks.Size() == 1 || len(seqs) == 0 {
 		return m.ownLogProbs(seqs, temperature, maxTokens)
 	}
-	both, err := m.everyRank("log-probabilities", seqs, func(mine []Seq) ([][]float32, error) {
+	both, err := everyRank(m.ranks, "log-probabilities", seqs, func(mine []Seq) ([][]float32, error) {
 		logpST, entST, err := m.ownLogProbs(mine, temperature, maxTokens)
 		for s := range logpST {
 			logpST[s] = slices.Concat(logpST[s], entST[s])
@@ -66,7 +66,7 @@ func (m *Model) allScores(seqs []Seq, which reads, maxTokens int) ([][]float32, 
 	if m.ranks.Size() == 1 || len(seqs) == 0 {
 		return m.ownScores(seqs, which, maxTokens)
 	}
-	return m.everyRank("scores", seqs, func(mine []Seq) ([][]float32, error) {
+	return everyRank(m.ranks, "scores", seqs, func(mine []Seq) ([][]float32, error) {
 		return m.ownScores(mine, which, maxTokens)
 	})
 }

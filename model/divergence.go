@@ -100,7 +100,7 @@ func (m *Model) hidden(seqs []Seq) error {
 
 // logits returns the logits [len(rows), V] of the given rows of m.acts.hND, in the memory of into,
 // which it grows. Consecutive rows are one product.
-func (m *Model) logits(into []float32, rows []int32) ([]float32, error) {
+func (m *network) logits(into []float32, rows []int32) ([]float32, error) {
 	d, v := m.cfg.Hidden, m.cfg.Vocab
 	zRV := m.ws.Get(logits.RV, compute.Wide, len(rows)*v)
 	if err := m.ws.Take(); err != nil {

@@ -130,7 +130,7 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 		m.dtypes[p.Name] = t.DType
 		list = append(list, transfer{from: t, to: p.W})
 	}
-	if err := m.upload(list); err != nil {
+	if err := upload(be, list); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("model: %s: %w", dir, err)
 	}
@@ -219,7 +219,7 @@ type transfer struct {
 }
 
 // upload widens tensors to float32 and writes them to their destinations, on all cores.
-func (m *Model) upload(list []transfer) error {
+func upload(be compute.Backend, list []transfer) error {
 	var (
 		mu   sync.Mutex // held in Upload, on a backend whose memory is not the host's
 		from []*files.OnDisk
@@ -232,7 +232,7 @@ func (m *Model) upload(list []transfer) error {
 		}
 	}
 	return files.Widen(from, func(i, lo, n int) []float32 {
-		if all := compute.HostView(m.be, list[i].to); all != nil {
+		if all := compute.HostView(be, list[i].to); all != nil {
 			return all[lo : lo+n]
 		}
 		return nil
@@ -240,7 +240,7 @@ func (m *Model) upload(list []transfer) error {
 		if !placed {
 			mu.Lock()
 			defer mu.Unlock()
-			m.be.Upload(list[i].to.Slice(lo, lo+len(part)), part)
+			be.Upload(list[i].to.Slice(lo, lo+len(part)), part)
 		}
 		return nil
 	})

@@ -8,8 +8,33 @@ import (
 	"gad/model/internal/workspace"
 )
 
+// network is the computation of a model: its parameters, and the two passes over a pack of tokens.
+type network struct {
+	be   compute.Backend
+	cfg  Config
+	spec architecture.Spec
+	layout
+	adapters map[*compute.Param]*adapter // by the base's weight
+	rank     int                         // of the adapters; 0: none
+
+	ws     *workspace.Workspace
+	angle  compute.Tensor // [ropes, positions, E] rotary tables
+	angleN int            // positions in them
+
+	// The running pass, whose memory the next one uses.
+	pk       pack
+	acts     acts
+	progress progress
+}
+
+// newNetwork returns the network of a model with settings o and the parameters of l.
+func newNetwork(be compute.Backend, c Config, l layout, o Options) network {
+	return network{be: be, cfg: c, spec: c.spec(o.Kind), layout: l, rank: o.LoRA.Rank,
+		ws: workspace.New(be)}
+}
+
 // angles makes the rotary tables at least n positions long.
-func (m *Model) angles(n int) error {
+func (m *network) angles(n int) error {
 	if n <= m.angleN {
 		return nil
 	}
@@ -30,7 +55,7 @@ func (m *Model) angles(n int) error {
 }
 
 // freeAngles frees the rotary tables.
-func (m *Model) freeAngles() {
+func (m *network) freeAngles() {
 	if m.angleN > 0 {
 		m.be.Free(m.angle)
 	}
@@ -38,7 +63,7 @@ func (m *Model) freeAngles() {
 }
 
 // table returns the rotary table of layer l, which must have rotary positions.
-func (m *Model) table(l architecture.Layer) compute.Tensor {
+func (m *network) table(l architecture.Layer) compute.Tensor {
 	size := m.angleN * m.cfg.HeadDim
 	return m.angle.Slice(l.Rope*size, (l.Rope+1)*size)
 }
@@ -94,8 +119,8 @@ const (
 )
 
 // activations lays out the activations of n tokens in the workspace, over the previous pass's.
-func (m *Model) activations(n int, k keep) *acts {
-	actLayout{&m.cfg, n, m.be.Joined(), m.ws.In}.acts(&m.acts, k, m.opt.LoRA.Rank)
+func (m *network) activations(n int, k keep) *acts {
+	actLayout{&m.cfg, n, m.be.Joined(), m.ws.In}.acts(&m.acts, k, m.rank)
 	return &m.acts
 }
 
@@ -287,7 +312,7 @@ type attend func(layer int, b *block, posN []int32)
 
 // rotate applies Rope, or its inverse, to queries and keys if layer l has rotary positions: in one
 // call if qkNHE, both as one tensor, is present.
-func (m *Model) rotate(l architecture.Layer, qNHE, kNKE, qkNHE compute.Tensor, posN []int32,
+func (m *network) rotate(l architecture.Layer, qNHE, kNKE, qkNHE compute.Tensor, posN []int32,
 	inverse bool) {
 	c := &m.cfg
 	if l.Rope < 0 {
@@ -303,13 +328,13 @@ func (m *Model) rotate(l architecture.Layer, qNHE, kNKE, qkNHE compute.Tensor, p
 }
 
 // attnShape returns the attention shape of layer l.
-func (m *Model) attnShape(l architecture.Layer) compute.AttnShape {
+func (m *network) attnShape(l architecture.Layer) compute.AttnShape {
 	return compute.AttnShape{H: m.cfg.Heads, K: m.cfg.KVHeads, E: m.cfg.HeadDim,
 		Scale: m.spec.Scale, Window: l.Window}
 }
 
 // rmsNorm writes h = norm(x), or h = x if norm is nil.
-func (m *Model) rmsNorm(hND, rstdN, xND compute.Tensor, norm *compute.Param) {
+func (m *network) rmsNorm(hND, rstdN, xND compute.Tensor, norm *compute.Param) {
 	if norm == nil {
 		m.be.Copy(hND, xND)
 		return
@@ -318,7 +343,7 @@ func (m *Model) rmsNorm(hND, rstdN, xND compute.Tensor, norm *compute.Param) {
 }
 
 // rmsNormGrad adds the gradient of rmsNorm to dx.
-func (m *Model) rmsNormGrad(dxND compute.Tensor, norm *compute.Param, dhND, xND,
+func (m *network) rmsNormGrad(dxND compute.Tensor, norm *compute.Param, dhND, xND,
 	rstdN compute.Tensor) {
 	if norm == nil {
 		m.be.Add(dxND, dhND)
@@ -328,7 +353,7 @@ func (m *Model) rmsNormGrad(dxND compute.Tensor, norm *compute.Param, dhND, xND,
 }
 
 // activate writes y, the gated activation: act(gate) * up.
-func (m *Model) activate(yNF, gateNF, upNF compute.Tensor) {
+func (m *network) activate(yNF, gateNF, upNF compute.Tensor) {
 	switch m.spec.Act {
 	case architecture.SiLU:
 		m.be.SwiGLU(yNF, gateNF, upNF)
@@ -338,7 +363,7 @@ func (m *Model) activate(yNF, gateNF, upNF compute.Tensor) {
 }
 
 // activateGrad writes the gradients of gate and up, given dy, and y again if yNF is present.
-func (m *Model) activateGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+func (m *network) activateGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	switch m.spec.Act {
 	case architecture.SiLU:
 		m.be.SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
@@ -348,7 +373,7 @@ func (m *Model) activateGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Ten
 }
 
 // scale multiplies t by s, which is 1 in most families.
-func (m *Model) scale(t compute.Tensor, s float64) {
+func (m *network) scale(t compute.Tensor, s float64) {
 	if s != 1 {
 		m.be.Scale(t, s)
 	}
@@ -356,7 +381,7 @@ func (m *Model) scale(t compute.Tensor, s float64) {
 
 // add writes y = r + residual * post(x wᵀ), the end of attention and of the feed-forward layer. hND
 // is scratch unless spec is Plain.
-func (m *Model) add(y, r, x compute.Tensor, w, post *compute.Param, keep added,
+func (m *network) add(y, r, x compute.Tensor, w, post *compute.Param, keep added,
 	hND compute.Tensor) {
 	if m.spec.Plain() {
 		m.linearAdd(y, r, x, w)
@@ -371,7 +396,7 @@ func (m *Model) add(y, r, x compute.Tensor, w, post *compute.Param, keep added,
 }
 
 // product writes h = post(x wᵀ), and keeps the norm's input in keep; post may be nil.
-func (m *Model) product(hND, x compute.Tensor, w, post *compute.Param, keep added) {
+func (m *network) product(hND, x compute.Tensor, w, post *compute.Param, keep added) {
 	if post == nil {
 		m.linear(hND, x, w)
 		return
@@ -382,7 +407,7 @@ func (m *Model) product(hND, x compute.Tensor, w, post *compute.Param, keep adde
 
 // addGrad returns the gradient of the linear layer's output in add, given the gradient of y in
 // a.dxND. The result is a.dxND itself if spec is Plain, else a.dhND.
-func (m *Model) addGrad(a *acts, post *compute.Param, keep added) compute.Tensor {
+func (m *network) addGrad(a *acts, post *compute.Param, keep added) compute.Tensor {
 	if m.spec.Plain() {
 		return a.dxND
 	}
@@ -396,7 +421,7 @@ func (m *Model) addGrad(a *acts, post *compute.Param, keep added) compute.Tensor
 
 // inner runs block i up to gate and up. The caller continues with the activation and the down
 // projection, which a recomputation does not need.
-func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
+func (m *network) inner(i int, a *acts, posN []int32, att attend) {
 	be, eps, p, b := m.be, m.cfg.RMSEps, &m.blocks[i], a.block(i)
 	m.rmsNorm(a.hND, b.rstd1N, b.xND, p.norm1)
 	qr, kr := b.qNHE, b.kNKE
@@ -420,7 +445,7 @@ func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 }
 
 // forward runs the backbone. It leaves the head's input in a.hND.
-func (m *Model) forward(a *acts, ids, posN []int32, att attend) {
+func (m *network) forward(a *acts, ids, posN []int32, att attend) {
 	be := m.be
 	be.Embed(a.xs[0], m.embed, ids)
 	m.scale(a.xs[0], m.spec.Embed)
@@ -429,7 +454,7 @@ func (m *Model) forward(a *acts, ids, posN []int32, att attend) {
 		m.inner(i, a, posN, att)
 		m.activate(a.actNF, b.gateNF, b.upNF)
 		m.add(a.output(i), b.x2ND, a.actNF, p.down, p.post2, b.added2, a.hND)
-		m.reportProgress(1)
+		m.progress.report(1)
 	}
 	be.RMSNorm(a.hND, a.rstdN, a.output(len(m.blocks)-1), m.norm, m.cfg.RMSEps)
 	m.scale(a.hND, m.spec.Final)
@@ -438,7 +463,7 @@ func (m *Model) forward(a *acts, ids, posN []int32, att attend) {
 // backward reads the gradient of the head's input from a.dhND, which it overwrites, and adds to the
 // gradients of all parameters below the head. a, ids, posN and att are those of the forward pass,
 // which must have kept activations.
-func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att attend) {
+func (m *network) backward(a *acts, ids, posN []int32, pack compute.Pack, att attend) {
 	be := m.be
 	m.scale(a.dhND, m.spec.Final)
 	be.RMSNormGrad(a.dxND, m.norm, a.dhND, a.output(len(m.blocks)-1), a.rstdN, false)
@@ -491,7 +516,7 @@ func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att atte
 			compute.Projection{Y: a.dvNKE, W: p.wv, B: p.bv})
 		m.linearsGrad(a.dhND, a.ps, a.hND)
 		m.rmsNormGrad(a.dxND, p.norm1, a.dhND, b.xND, b.rstd1N)
-		m.reportProgress(2)
+		m.progress.report(2)
 	}
 	if !m.embed.G.Absent() {
 		m.scale(a.dxND, m.spec.Embed)

@@ -80,9 +80,8 @@ func (g *gradMemory) place() {
 	}
 }
 
-// leaveGradients removes m from the block's users, and frees the block after the last.
-func (m *Model) leaveGradients() {
-	g := m.grads
+// leave removes m from the block's users, and frees the block after the last.
+func (g *gradMemory) leave(m *Model) {
 	if g == nil {
 		return
 	}
@@ -124,13 +123,12 @@ type lender struct {
 	used int // elements of the block
 }
 
-// lend returns a lender of m's gradients. It has no memory if m has no gradients or they are not
-// zero.
-func (m *Model) lend() *lender {
-	if m.grads == nil || m.grads.owner != nil {
+// lend returns a lender of the block. It has no memory if there is no block or it is not zero.
+func (g *gradMemory) lend() *lender {
+	if g == nil || g.owner != nil {
 		return &lender{}
 	}
-	return &lender{g: m.grads}
+	return &lender{g: g}
 }
 
 // get returns n elements of class c; ok is false if not enough memory is left.

@@ -77,12 +77,12 @@ func (m *Model) AllKL(q *Model, seqs []Seq, temperature float64,
 	if m.ranks.Size() == 1 || len(seqs) == 0 {
 		return own(seqs)
 	}
-	return m.everyRank("exact KL", seqs, own)
+	return everyRank(m.ranks, "exact KL", seqs, own)
 }
 
 // kl returns KL(m||q) at each trained token of one pack, by AllKL's formula, on this rank alone.
 func (m *Model) kl(q *Model, seqs []Seq, temperature float64) ([][]float32, error) {
-	x, err := m.newKLPass(q, seqs, 1, temperature)
+	x, err := newKLPass(m, q, seqs, 1, temperature)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (m *Model) LogProbDivergenceGrad(seqs []Seq, q *Model, reads []Seq, beta, t
 	if !(beta >= 0 && beta <= 1) {
 		return fmt.Errorf("model: divergence: beta is %g: must be 0 to 1", beta)
 	}
-	x, err := m.newPairedKLPass(q, seqs, reads, beta, temperature)
+	x, err := newPairedKLPass(m, q, seqs, reads, beta, temperature)
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (m *Model) LogProbDivergenceGrad(seqs []Seq, q *Model, reads []Seq, beta, t
 }
 
 // newPairedKLPass returns newKLPass over reads, whose trained tokens must equal those of seqs.
-func (m *Model) newPairedKLPass(q *Model, seqs, reads []Seq,
+func newPairedKLPass(m, q *Model, seqs, reads []Seq,
 	beta, temperature float64) (*klPass, error) {
 	if len(reads) != len(seqs) {
 		return nil, fmt.Errorf("model: divergence: %d sequences, and %d for the other model",
@@ -147,11 +147,11 @@ func (m *Model) newPairedKLPass(q *Model, seqs, reads []Seq,
 				"model: divergence: sequence %d branches for one of the models only", s)
 		}
 	}
-	return m.newKLPass(q, reads, beta, temperature)
+	return newKLPass(m, q, reads, beta, temperature)
 }
 
 // newKLPass runs q forward over a pack of seqs and returns a comparison that keeps its states.
-func (m *Model) newKLPass(q *Model, seqs []Seq, beta, temperature float64) (*klPass, error) {
+func newKLPass(m, q *Model, seqs []Seq, beta, temperature float64) (*klPass, error) {
 	if q.be != m.be {
 		return nil, fmt.Errorf("model: KL: the other model is on another backend")
 	}
@@ -198,7 +198,7 @@ func (q *Model) aside(f func() error) error {
 func (q *Model) AsideTime() time.Duration { return q.asideTime }
 
 // gather copies rows of m.acts.hND to dst.
-func (m *Model) gather(dst compute.Tensor, rows []int32) {
+func (m *network) gather(dst compute.Tensor, rows []int32) {
 	eachRun(rows, func(at, n int) {
 		d, first := m.cfg.Hidden, int(rows[at])
 		m.be.Copy(dst.Slice(at*d, (at+n)*d), m.acts.hND.Slice(first*d, (first+n)*d))

@@ -9,7 +9,6 @@ import (
 	"gad/internal/compute"
 	"gad/internal/philox"
 	"gad/model/internal/files"
-	"gad/model/internal/workspace"
 )
 
 // LoRA has the settings of low-rank adapters on linear layers (arXiv 2106.09685, equation 3). An
@@ -196,8 +195,7 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 	if err := o.LoRA.Validate("lora"); err != nil {
 		return nil, err
 	}
-	a := &Model{be: m.be, cfg: m.cfg, spec: m.cfg.spec(o.Kind), opt: o, layout: m.layout, base: m,
-		ws: workspace.New(m.be), tokens: m.tokens}
+	a := &Model{network: newNetwork(m.be, m.cfg, m.layout, o), opt: o, base: m, tokens: m.tokens}
 	a.params = nil
 	if o.LoRA.On() {
 		a.params, a.adapters = m.newAdapters(o.LoRA)
@@ -250,7 +248,7 @@ func (m *Model) LoRA() LoRA { return m.opt.LoRA }
 // linearAdd computes a linear layer, with its adapter if it has one, added to r:
 //
 //	y = r + x wᵀ + s (x Aᵀ) Bᵀ
-func (m *Model) linearAdd(y, r, x compute.Tensor, w *compute.Param) {
+func (m *network) linearAdd(y, r, x compute.Tensor, w *compute.Param) {
 	m.be.LinearAdd(y, r, x, w)
 	if ad := m.adapters[w]; ad != nil {
 		m.be.LinearAdd(y, y, m.lowRank(ad, x), ad.b)
@@ -259,13 +257,13 @@ func (m *Model) linearAdd(y, r, x compute.Tensor, w *compute.Param) {
 
 // linear computes a linear layer without bias, with its adapter if it has one: y = x wᵀ + s (x Aᵀ)
 // Bᵀ.
-func (m *Model) linear(y, x compute.Tensor, w *compute.Param) {
+func (m *network) linear(y, x compute.Tensor, w *compute.Param) {
 	m.be.Linear(y, x, w, nil, false)
 	m.adapt(y, x, w)
 }
 
 // linears computes linear layers of one input x, with their biases and adapters.
-func (m *Model) linears(ps []compute.Projection, x compute.Tensor) {
+func (m *network) linears(ps []compute.Projection, x compute.Tensor) {
 	m.be.Linears(ps, x)
 	for _, p := range ps {
 		m.adapt(p.Y, x, p.W)
@@ -273,7 +271,7 @@ func (m *Model) linears(ps []compute.Projection, x compute.Tensor) {
 }
 
 // adapt adds the output of w's adapter to y: y += s (x Aᵀ) Bᵀ.
-func (m *Model) adapt(y, x compute.Tensor, w *compute.Param) {
+func (m *network) adapt(y, x compute.Tensor, w *compute.Param) {
 	ad := m.adapters[w]
 	if ad == nil {
 		return
@@ -282,7 +280,7 @@ func (m *Model) adapt(y, x compute.Tensor, w *compute.Param) {
 }
 
 // lowRank returns s x Aᵀ, in the memory of low.
-func (m *Model) lowRank(ad *adapter, x compute.Tensor) compute.Tensor {
+func (m *network) lowRank(ad *adapter, x compute.Tensor) compute.Tensor {
 	t := m.low(ad, x)
 	m.be.Linear(t, x, ad.a, nil, false)
 	m.be.Scale(t, ad.scale)
@@ -290,17 +288,17 @@ func (m *Model) lowRank(ad *adapter, x compute.Tensor) compute.Tensor {
 }
 
 // low returns the memory for x Aᵀ.
-func (m *Model) low(ad *adapter, x compute.Tensor) compute.Tensor {
+func (m *network) low(ad *adapter, x compute.Tensor) compute.Tensor {
 	return m.acts.lowNR.Slice(0, x.Len()/ad.a.Cols*ad.a.Rows)
 }
 
 // dlow returns the memory for the gradient of x Aᵀ.
-func (m *Model) dlow(ad *adapter, x compute.Tensor) compute.Tensor {
+func (m *network) dlow(ad *adapter, x compute.Tensor) compute.Tensor {
 	return m.acts.dlowNR.Slice(0, x.Len()/ad.a.Cols*ad.a.Rows)
 }
 
 // inputGrad computes dx of linearGrad, without acc, and dt of adaptGrad.
-func (m *Model) inputGrad(dx compute.Tensor, w *compute.Param, dy compute.Tensor) {
+func (m *network) inputGrad(dx compute.Tensor, w *compute.Param, dy compute.Tensor) {
 	m.be.LinearGrad(dx, w, nil, dy, compute.Tensor{}, false)
 	if ad := m.adapters[w]; ad != nil {
 		dt := m.dlow(ad, dx)
@@ -312,7 +310,7 @@ func (m *Model) inputGrad(dx compute.Tensor, w *compute.Param, dy compute.Tensor
 
 // weightGrad computes the rest of linearGrad for a layer without bias, directly behind inputGrad,
 // whose dt it reads.
-func (m *Model) weightGrad(w *compute.Param, dy, x compute.Tensor) {
+func (m *network) weightGrad(w *compute.Param, dy, x compute.Tensor) {
 	if !w.G.Absent() {
 		m.be.LinearGrad(compute.Tensor{}, w, nil, dy, x, false)
 	}
@@ -326,19 +324,19 @@ func (m *Model) weightGrad(w *compute.Param, dy, x compute.Tensor) {
 }
 
 // trains reports whether w or its adapter has a gradient.
-func (m *Model) trains(w *compute.Param) bool { return !w.G.Absent() || m.adapters[w] != nil }
+func (m *network) trains(w *compute.Param) bool { return !w.G.Absent() || m.adapters[w] != nil }
 
 // linearGrad computes the gradient dx of linear, and adds to the gradients that w, b and w's
 // adapter have.
 //
 //	dx (=, or += if acc) dy w + the adapter's part (adaptGrad)
-func (m *Model) linearGrad(dx compute.Tensor, w, b *compute.Param, dy, x compute.Tensor, acc bool) {
+func (m *network) linearGrad(dx compute.Tensor, w, b *compute.Param, dy, x compute.Tensor, acc bool) {
 	m.be.LinearGrad(dx, w, b, dy, x, acc)
 	m.adaptGrad(dx, w, dy, x)
 }
 
 // linearsGrad computes the gradient of linears. The gradients of the outputs are in Projection.Y.
-func (m *Model) linearsGrad(dx compute.Tensor, ps []compute.Projection, x compute.Tensor) {
+func (m *network) linearsGrad(dx compute.Tensor, ps []compute.Projection, x compute.Tensor) {
 	if len(m.adapters) > 0 && !m.be.Joined() {
 		for i, p := range ps { // one product for all would only change the order of dx's sum
 			m.linearGrad(dx, p.W, p.B, p.Y, x, i > 0)
@@ -354,7 +352,7 @@ func (m *Model) linearsGrad(dx compute.Tensor, ps []compute.Projection, x comput
 // adaptGrad adds the gradient of adapt; it computes x Aᵀ again.
 //
 //	t = s x Aᵀ;  B.G += dyᵀ t;  dt = s dy B;  A.G += dtᵀ x;  dx += dt A
-func (m *Model) adaptGrad(dx compute.Tensor, w *compute.Param, dy, x compute.Tensor) {
+func (m *network) adaptGrad(dx compute.Tensor, w *compute.Param, dy, x compute.Tensor) {
 	ad := m.adapters[w]
 	if ad == nil {
 		return

@@ -55,7 +55,6 @@ import (
 	"gad/internal/safetensors"
 	"gad/model/internal/architecture"
 	"gad/model/internal/files"
-	"gad/model/internal/workspace"
 )
 
 // Options are the settings of Load, New and Adapt.
@@ -87,13 +86,9 @@ type Options struct {
 
 // Model is a transformer on a backend. Its methods are called from one goroutine.
 type Model struct {
-	be   compute.Backend
-	cfg  Config
-	spec architecture.Spec
+	network
 	opt  Options
-	layout
-	base     *Model                      // the frozen weights of a model made by Adapt, or nil
-	adapters map[*compute.Param]*adapter // by the base's weight
+	base *Model // the frozen weights of a model made by Adapt, or nil
 	// open models that Adapt has made from this one; they read its memory
 	users  int
 	closed bool
@@ -101,31 +96,23 @@ type Model struct {
 	dtypes map[string]safetensors.DType // dtypes of the folder's tensors, by parameter name
 	digest string                       // digest of the folder's weights; "" until Digest
 	mem    []compute.Tensor             // the blocks of the parameters, for Close
-	ws     *workspace.Workspace
-	grads  *gradMemory // nil: frozen
-	ranks  *Ranks      // ranks with copies of the model; nil: this process alone
-	shards int         // shards of an optimizer step's gradient; 0 is 1
+	grads  *gradMemory                  // nil: frozen
+	ranks  *Ranks                       // ranks with copies of the model; nil: this process alone
+	shards int                          // shards of an optimizer step's gradient; 0 is 1
 	// this rank lacks the bits of the weights that products do not read (Optimizer.WholeWeights)
 	narrowed bool
 	// by id: whether the tokenizer has a token for it; nil: for all (SetTokens)
 	tokens []bool
-	angle  compute.Tensor // [ropes, positions, E] rotary tables
-	angleN int            // positions in them
-	writes uint64         // number of writes to the weights
+	writes uint64 // number of writes to the weights
 
-	// Host buffers of the running pass, reused by the next.
-	acts acts
-	pk   pack
-	host struct {
+	host struct { // host buffers of the running pass, reused by the next
 		logp, ent, d      []float32   // [R] of LogProbGrad; d: gradients, also ScoreGrad's
 		logpFlat, entFlat []float32   // logp and ent, sequence by sequence
 		logpST, entST     [][]float32 // rows of logpFlat and entFlat
 		scoreN            []float32   // scores of ScoreGrad
 	}
 
-	unshared bool             // for tests: packs compute every prompt anew
-	watch    func(tokens int) // callback of Watch; nil: none
-	progress progress
+	unshared bool // for tests: packs compute every prompt anew
 
 	asideTime time.Duration // AsideTime
 }
@@ -133,28 +120,33 @@ type Model struct {
 // Watch sets a callback for progress bars: during LogProbs, Scores and their gradients f gets the
 // number of tokens done since its last call; over a pack the numbers add up to its tokens. A device
 // that queues its work may be behind. nil ends the calls.
-func (m *Model) Watch(f func(tokens int)) { m.watch = f }
+func (m *Model) Watch(f func(tokens int)) { m.progress.watch = f }
 
 // progress is the state of one pack's pass for Watch.
 type progress struct {
-	tokens int // tokens of the pack
-	parts  int // parts of the pass: one for a block forward, two for a block backward
-	done   int // parts done
-	sent   int // tokens passed to the callback
+	watch  func(tokens int) // callback of Watch; nil: none
+	tokens int              // tokens of the pack
+	parts  int              // parts of the pass: one for a block forward, two for a block backward
+	done   int              // parts done
+	sent   int              // tokens passed to the callback
+}
+
+// begin starts the pass of a pack, of so many parts.
+func (p *progress) begin(tokens, parts int) {
+	*p = progress{watch: p.watch, tokens: tokens, parts: parts}
 }
 
 // withGradient adds the parts of the backward pass to those of the forward pass.
 func (p *progress) withGradient() { p.parts *= 3 }
 
-// reportProgress counts parts of the running pass as done, and calls Watch's callback.
-func (m *Model) reportProgress(parts int) {
-	if m.watch == nil || m.progress.parts == 0 {
+// report counts parts of the running pass as done, and calls Watch's callback.
+func (p *progress) report(parts int) {
+	if p.watch == nil || p.parts == 0 {
 		return
 	}
-	p := &m.progress
 	p.done += parts
 	if now := p.tokens * min(p.done, p.parts) / p.parts; now > p.sent {
-		m.watch(now - p.sent)
+		p.watch(now - p.sent)
 		p.sent = now
 	}
 }
@@ -268,8 +260,7 @@ func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	m := &Model{be: be, cfg: c, spec: c.spec(o.Kind), opt: o, layout: c.arrange(o.Kind)}
-	m.ws = workspace.New(be)
+	m := &Model{network: newNetwork(be, c, c.arrange(o.Kind), o), opt: o}
 	if err := checkQuant(be, m.params, o); err != nil {
 		return nil, err
 	}
@@ -413,7 +404,7 @@ func (m *Model) Close() error {
 	err := m.be.Sync()
 	m.ws.Free()
 	m.freeAngles()
-	m.leaveGradients()
+	m.grads.leave(m)
 	first := !m.closed
 	m.closed = true
 	if m.users == 0 {

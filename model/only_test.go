@@ -6,13 +6,13 @@ import "fmt"
 // tokens, without gradients and on this rank alone.
 func (m *Model) AllTails(seqs []Seq, labelsST [][]SoftLabel, temperature float64,
 	maxTokens int) (tailST [][]float32, f SoftFigures, err error) {
-	if err := m.checkLabels(seqs, labelsST); err != nil {
+	if err := checkLabels(seqs, labelsST, m.Vocab()); err != nil {
 		return nil, f, err
 	}
 	tailST = make([][]float32, len(seqs))
 	for _, pack := range Packs(seqs, maxTokens) {
 		own := Pick(seqs, pack)
-		x, err := m.newLabelPass(own, Pick(labelsST, pack), temperature)
+		x, err := newLabelPass(m, own, Pick(labelsST, pack), temperature)
 		if err != nil {
 			return nil, f, err
 		}

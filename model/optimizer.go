@@ -302,7 +302,7 @@ func (o *Optimizer) load(f *safetensors.File) error {
 	if err := checkState(all); err != nil {
 		return err
 	}
-	if err := o.m.upload(places); err != nil {
+	if err := upload(o.m.be, places); err != nil {
 		return err
 	}
 	if master {

@@ -77,7 +77,7 @@ func (m *Model) pack(seqs []Seq, which reads) (*pack, error) {
 		}
 		lo = hi
 	}
-	m.progress = progress{tokens: len(p.ids), parts: len(m.blocks)}
+	m.progress.begin(len(p.ids), len(m.blocks))
 	return p, m.angles(longest)
 }
 
@@ -230,14 +230,14 @@ func invTemp(temperature float64) (float64, error) {
 }
 
 // attendPack computes the attention of layer i over the sequences of the pack.
-func (m *Model) attendPack(i int, b *block, posN []int32) {
+func (m *network) attendPack(i int, b *block, posN []int32) {
 	l := m.spec.Layers[i]
 	m.rotate(l, b.qNHE, b.kNKE, b.qkNHE, posN, false)
 	m.be.Attention(b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, m.attnShape(l), m.pk.Pack)
 }
 
 // headMemory returns the outputs of the language model's head for the pack's rows.
-func (m *Model) headMemory(p *pack) compute.HeadOut {
+func (m *network) headMemory(p *pack) compute.HeadOut {
 	r := len(p.rows)
 	return compute.HeadOut{
 		LogpR: m.ws.Get("log-probabilities [R]", compute.Wide, r),
@@ -247,8 +247,8 @@ func (m *Model) headMemory(p *pack) compute.HeadOut {
 }
 
 // keeps returns the activations that a training pass keeps.
-func (m *Model) keeps() keep {
-	if m.opt.Recompute {
+func (o Options) keeps() keep {
+	if o.Recompute {
 		return keepInputs
 	}
 	return keepBlocks
@@ -289,7 +289,7 @@ func (m *Model) LogProbs(seqs []Seq, temperature float64) (logpST, entST [][]flo
 
 // logProbs runs the head behind a finished forward pass: it writes the log-probabilities and
 // entropies of the pack's rows to logp and ent, and leaves them in out.
-func (m *Model) logProbs(logp, ent []float32, out compute.HeadOut, inv float64) error {
+func (m *network) logProbs(logp, ent []float32, out compute.HeadOut, inv float64) error {
 	m.be.LogProb(out, m.acts.hND, m.head, m.pk.rows, m.pk.targets, inv)
 	m.be.Download(logp, out.LogpR)
 	m.be.Download(ent, out.EntR)
@@ -332,7 +332,7 @@ func (m *Model) logProbGrad(seqs []Seq, temperature float64, x *klPass,
 		return err
 	}
 	m.progress.withGradient()
-	a := m.activations(len(p.ids), m.keeps())
+	a := m.activations(len(p.ids), m.opt.keeps())
 	out := m.headMemory(p)
 	dlogp, dent :=
 		m.ws.Get("gradient of log-probabilities [R]", compute.Wide, r),
@@ -422,7 +422,7 @@ func (p *pack) expandScores(out, x []float32) []float32 {
 
 // score runs the head behind a finished forward pass: it writes the values of the scored rows to
 // scoreN, and leaves them in s.
-func (m *Model) score(scoreN []float32, s compute.Tensor) error {
+func (m *network) score(scoreN []float32, s compute.Tensor) error {
 	m.be.Score(s, m.acts.hND, m.head, m.pk.scored)
 	m.be.Download(scoreN, s)
 	if err := m.be.Sync(); err != nil {
@@ -457,7 +457,7 @@ func (m *Model) scoreGrad(seqs []Seq, which reads,
 		return err
 	}
 	m.progress.withGradient()
-	a := m.activations(len(p.ids), m.keeps())
+	a := m.activations(len(p.ids), m.opt.keeps())
 	n := len(p.scored)
 	s, ds :=
 		m.ws.Get("scores [N]", compute.Wide, n),

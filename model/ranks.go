@@ -23,10 +23,9 @@ type Traffic = comm.Traffic
 // Ranks returns the ranks with copies of m; nil is this process alone.
 func (m *Model) Ranks() *Ranks { return m.ranks }
 
-// share divides seqs among the ranks and returns their indices by rank: whole prompts in their
+// share divides seqs among n ranks and returns their indices by rank: whole prompts in their
 // order, with about the same number of tokens for each rank.
-func (m *Model) share(seqs []Seq) (byRank [][]int) {
-	n := m.ranks.Size()
+func share(n int, seqs []Seq) (byRank [][]int) {
 	byRank = make([][]int, n)
 	groups := sequence.ByPrompt(seqs)
 	all := 0
@@ -46,10 +45,10 @@ func (m *Model) share(seqs []Seq) (byRank [][]int) {
 // everyRank computes this rank's share of seqs and returns the rows of all sequences. compute
 // returns one row of numbers for each of its sequences; rows may differ in length. what names the
 // exchange in errors.
-func (m *Model) everyRank(what string, seqs []Seq,
+func everyRank(ranks *Ranks, what string, seqs []Seq,
 	compute func(mine []Seq) ([][]float32, error)) ([][]float32, error) {
-	byRank := m.share(seqs)
-	mine, err := compute(sequence.Pick(seqs, byRank[m.ranks.Rank()]))
+	byRank := share(ranks.Size(), seqs)
+	mine, err := compute(sequence.Pick(seqs, byRank[ranks.Rank()]))
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +56,7 @@ func (m *Model) everyRank(what string, seqs []Seq,
 	for _, row := range mine {
 		out = appendFloats(out, row)
 	}
-	all, err := m.ranks.Gather(what, out)
+	all, err := ranks.Gather(what, out)
 	if err != nil {
 		return nil, err
 	}

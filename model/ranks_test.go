@@ -26,8 +26,7 @@ func TestShareOfRanks(t *testing.T) {
 	}
 	for _, ranks := range []int{2, 4, 8, 16} {
 		for r, err := range commtest.Run(ranks, time.Minute, func(g *comm.Group) error {
-			m := &Model{ranks: g}
-			byRank := m.share(seqs)
+			byRank := share(g.Size(), seqs)
 			all, rows, longest := slices.Concat(byRank...), 0, 0
 			if len(byRank) != ranks || !slices.Equal(all, allOf(len(seqs))) {
 				t.Errorf("%d ranks: shares %v", ranks, byRank)

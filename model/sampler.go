@@ -57,7 +57,7 @@ func (s *sampler) Open(n, longest int) error {
 	if err := m.angles(longest); err != nil {
 		return err
 	}
-	s.grads, s.keys = m.lend(), map[int]string{}
+	s.grads, s.keys = m.grads.lend(), map[int]string{}
 	s.op = func() { m.forward(&m.acts, s.p.IDs, s.p.Pos, s.attendDecode) }
 	cache := func(layer int, what string) compute.Tensor {
 		if t, ok := s.grads.get(compute.Narrow, n*s.width()); ok {

@@ -54,7 +54,7 @@ func EachShard[T any](m *Model, pass func(shard int) ([]T, error)) (resultsK [][
 			return nil, fmt.Errorf("model: results of a shard: %w", err)
 		}
 		if own > 1 {
-			m.joinShard(k, k == own-1)
+			m.grads.joinShard(m, k, k == own-1)
 			if err := m.be.Sync(); err != nil {
 				return nil, fmt.Errorf("model: gradients: %w", err)
 			}
@@ -92,11 +92,10 @@ func takeResults[T any](message []byte, size int) (results []T, rest []byte, ok 
 	return results, rest[end:], err == nil
 }
 
-// joinShard adds the gradient of a rank's k-th shard to the sum of the shards before it, as a
+// joinShard adds m's gradient, of a rank's k-th shard, to the sum of the shards before it, as a
 // binary counter adds: g.waiting[d] is a sum of 2^d shards until the next 2^d are summed. After the
 // last shard the gradients are the sum of all; after any other they are zero.
-func (m *Model) joinShard(k int, last bool) {
-	g := m.grads
+func (g *gradMemory) joinShard(m *Model, k int, last bool) {
 	n := extent(m.params)
 	x, put := g.onHost(n)
 	d := 0
@@ -128,7 +127,7 @@ func sentBytes(ranks int, bytes int64) int64 { return bytes * int64(ranks-1) / i
 
 // joinRanks replaces m's gradients by the sum over all ranks: by an all-reduce of connected
 // devices, in the order of their library, or else by the host's tree.
-func (m *Model) joinRanks() error {
+func (g *gradMemory) joinRanks(m *Model) error {
 	if m.ranks.Size() == 1 {
 		return nil
 	}
@@ -138,13 +137,13 @@ func (m *Model) joinRanks() error {
 		if err := m.be.Sync(); err != nil {
 			return fmt.Errorf("model: gradients: %w", err)
 		}
-		m.grads.owner = m
+		g.owner = m
 		return m.ranks.Device("gradients", n, 2*sentBytes(m.ranks.Size(), 4*int64(n)),
 			func(keepOn func() error) error {
-				return d.AllReduce(m.grads.block.Slice(0, n), keepOn)
+				return d.AllReduce(g.block.Slice(0, n), keepOn)
 			})
 	}
-	x, put := m.grads.onHost(extent(m.params))
+	x, put := g.onHost(extent(m.params))
 	if err := m.be.Sync(); err != nil {
 		return fmt.Errorf("model: gradients: %w", err)
 	}
@@ -152,6 +151,6 @@ func (m *Model) joinRanks() error {
 		return err
 	}
 	put()
-	m.grads.owner = m
+	g.owner = m
 	return nil
 }

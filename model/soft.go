@@ -120,7 +120,7 @@ func (f SoftFigures) Add(g SoftFigures) SoftFigures {
 func (m *Model) LogProbTailGrad(seqs []Seq, labelsST [][]SoftLabel, temperature float64,
 	seed func(logpST, entST, tailST [][]float32) (dlogpST, dentST, dtailST [][]float32,
 		err error)) (SoftFigures, error) {
-	x, err := m.newLabelPass(seqs, labelsST, temperature)
+	x, err := newLabelPass(m, seqs, labelsST, temperature)
 	if err != nil {
 		return SoftFigures{}, err
 	}
@@ -137,7 +137,7 @@ func (m *Model) LogProbTopKGrad(seqs []Seq, q *Model, reads []Seq, k int, temper
 	if k < 1 {
 		return SoftFigures{}, fmt.Errorf("model: soft labels: %d tokens: must be 1 or more", k)
 	}
-	x, err := m.newPairedKLPass(q, seqs, reads, 1, temperature)
+	x, err := newPairedKLPass(m, q, seqs, reads, 1, temperature)
 	if err != nil {
 		return SoftFigures{}, err
 	}
@@ -243,13 +243,13 @@ type softPass struct {
 }
 
 // newLabelPass returns a comparison of a pack of seqs with the given labels.
-func (m *Model) newLabelPass(seqs []Seq, labelsST [][]SoftLabel,
+func newLabelPass(m *Model, seqs []Seq, labelsST [][]SoftLabel,
 	temperature float64) (*klPass, error) {
 	inv, err := invTemp(temperature)
 	if err != nil {
 		return nil, err
 	}
-	if err := m.checkLabels(seqs, labelsST); err != nil {
+	if err := checkLabels(seqs, labelsST, m.Vocab()); err != nil {
 		return nil, err
 	}
 	return &klPass{inv: inv, v: m.Vocab(), soft: &softPass{}, labelsST: labelsST}, nil
@@ -257,7 +257,7 @@ func (m *Model) newLabelPass(seqs []Seq, labelsST [][]SoftLabel,
 
 // checkLabels refuses labels that do not match the trained tokens of seqs in number, or are
 // invalid.
-func (m *Model) checkLabels(seqs []Seq, labelsST [][]SoftLabel) error {
+func checkLabels(seqs []Seq, labelsST [][]SoftLabel, vocab int) error {
 	if len(labelsST) != len(seqs) {
 		return fmt.Errorf("model: soft labels: %d sequences, labels of %d", len(seqs),
 			len(labelsST))
@@ -269,7 +269,7 @@ func (m *Model) checkLabels(seqs []Seq, labelsST [][]SoftLabel) error {
 				seq.Trained(), len(labelsST[s]))
 		}
 		for t, l := range labelsST[s] {
-			if err := l.check(m.Vocab()); err != nil {
+			if err := l.check(vocab); err != nil {
 				return fmt.Errorf("model: soft labels: sequence %d, token %d: %w", s, t, err)
 			}
 		}

@@ -116,7 +116,7 @@ func (o *Optimizer) Sharded() bool { return o.cuts != nil }
 func (o *Optimizer) join() (squares float64, err error) {
 	m := o.m
 	if o.blocks == nil {
-		if err := m.joinRanks(); err != nil {
+		if err := m.grads.joinRanks(m); err != nil {
 			return 0, err
 		}
 		o.gs = o.gs[:0]
