@@ -185,7 +185,9 @@ func TestDivergencesInChunks(t *testing.T) {
 	c.Vocab, c.Hidden, c.Heads, c.KVHeads, c.TieEmbeddings = 600_000, 2, 1, 1, true
 	p, err := New(be, c, Options{Seed: 1})
 	must(t, err)
-	q, err := New(be, c, Options{Seed: 2})
+	wide := c
+	wide.Hidden, wide.Heads = 4, 2
+	q, err := New(be, wide, Options{Seed: 2})
 	must(t, err)
 	seqs := seqsOf(c.Vocab, 6, 12, 4)
 	if n := logits.Rows(c.Vocab); n >= 12 {

@@ -251,14 +251,17 @@ func TestKLDifferences(t *testing.T) {
 	})
 }
 
-// Rows of a large vocabulary pass in several chunks, with the figures of rows alone.
+// Rows of a large vocabulary pass in several chunks, with the figures of rows alone, beside a wider
+// model.
 func TestKLInChunks(t *testing.T) {
 	be := ref.New()
 	c := tiny("Llama")
 	c.Vocab, c.Hidden, c.Heads, c.KVHeads, c.TieEmbeddings = 600_000, 2, 1, 1, true
 	p, err := New(be, c, Options{Seed: 1})
 	must(t, err)
-	q, err := New(be, c, Options{Seed: 2})
+	wide := c
+	wide.Hidden, wide.Heads = 4, 2
+	q, err := New(be, wide, Options{Seed: 2})
 	must(t, err)
 	seqs := seqsOf(c.Vocab, 6, 12, 4)
 	if n := logits.Rows(c.Vocab); n >= 12 {

@@ -19,6 +19,7 @@ import (
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/trainer/config"
+	"gad/trainer/encode"
 	"gad/trainer/plan"
 	"gad/trainer/quality"
 )
@@ -339,6 +340,20 @@ func TestHeldOutCritic(t *testing.T) {
 	}
 	if got := m["val/held_out_d"]; got != sum/n || better == 0 || better == 20 {
 		t.Errorf("val/held_out_d %g, want %g of %g rows (%d better)", got, sum/n, n, better)
+	}
+
+	// A row whose teacher is cut counts nothing; a cut answer of the student counts.
+	j.Truncated = slices.Repeat([]bool{true}, len(j.Seqs))
+	cut := slices.IndexFunc(j.Batch, func(r encode.Row) bool { return !r.TeacherCut })
+	j.Batch[cut].TeacherCut = true
+	if !slices.Equal(j.Seqs[cut].IDs, j.Batch[cut].Teacher.IDs) && scoreS[cut] >= scoreP[cut] {
+		sum--
+	} else if slices.Equal(j.Seqs[cut].IDs, j.Batch[cut].Teacher.IDs) {
+		sum -= 0.5
+	}
+	err = tr.judges.heldOutShare(m, j)
+	if got := m["val/held_out_d"]; err != nil || got != sum/(n-1) {
+		t.Errorf("with one teacher cut: val/held_out_d %g, %v, want %g", got, err, sum/(n-1))
 	}
 
 	// The very same answers count one half each.

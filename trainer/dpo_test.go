@@ -200,7 +200,9 @@ func TestDPOLeavesOut(t *testing.T) {
 		run := filepath.Join(t.TempDir(), "run")
 		m := finished(t, be, settings(config.DPO, run, "data.train_files="+data,
 			fmt.Sprintf("data.train_batch_size=%d", n), "trainer.total_steps=1", "trainer.seed=6",
-			"dpo.truncated="+c.truncated), config.DPO)[0].Values
+			"dpo.truncated="+c.truncated, fmt.Sprint("trainer.save_samples=", n)),
+			config.DPO)[0].Values
+		zeroRewards(t, filepath.Join(run, "samples", "step_1.jsonl"), c.pairs)
 		if m["dpo/pairs"] != float64(c.pairs) ||
 			math.Abs(m["dpo/tie_frac"]-float64(c.ties)/float64(n)) > 1e-12 {
 			t.Errorf("%+v: %g pairs, %g ties of %d", c, m["dpo/pairs"],
@@ -212,6 +214,39 @@ func TestDPOLeavesOut(t *testing.T) {
 		if want := c.pairs > 0; learned != want || moved != want {
 			t.Errorf("%+v: an update %v, other weights %v, want %v", c, learned, moved, want)
 		}
+	}
+}
+
+// zeroRewards wants rewards of 0 in the samples of a first step, where the student is still its
+// reference, and as many samples with rewards as the step has pairs.
+func zeroRewards(t *testing.T, name string, pairs int) {
+	t.Helper()
+	raw, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scored := 0
+	for line := range strings.Lines(string(raw)) {
+		var s struct {
+			Student any `json:"student_score"` // a number, or the text NaN
+			Teacher any `json:"teacher_score"`
+		}
+		if err := json.Unmarshal([]byte(line), &s); err != nil {
+			t.Fatal(err)
+		}
+		student, ok := s.Student.(float64)
+		teacher, both := s.Teacher.(float64)
+		if !ok || !both {
+			continue
+		}
+		scored++
+		if math.Abs(student) > 1e-6 || math.Abs(teacher) > 1e-6 {
+			t.Errorf("%s: rewards %g and %g before the first update, want 0", name, student,
+				teacher)
+		}
+	}
+	if scored != pairs {
+		t.Errorf("%s: %d samples with rewards, want those of %d pairs", name, scored, pairs)
 	}
 }
 

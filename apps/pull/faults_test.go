@@ -1,6 +1,7 @@
 package pull
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -518,5 +519,29 @@ func TestCancel(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", kind, err)
 		}
+	}
+}
+
+// The bytes of a list of files are bounded for all pages together: three pages of a third
+// of the bound.
+func TestLongList(t *testing.T) {
+	s := start(t, map[string]*hubtest.Repo{"models/org/student": student()})
+	page := bytes.Repeat([]byte{' '}, maxList/3+1)
+	copy(page, "[]")
+	s.SetMisbehave(func(c hubtest.Call, w http.ResponseWriter, r *http.Request) bool {
+		if c.Kind != "tree" {
+			return false
+		}
+		if c.Before < 2 {
+			w.Header().Set("Link", fmt.Sprintf(`<%s%s&cursor=%d>; rel="next"`, s.URL,
+				r.URL.RequestURI(), c.Before+1))
+		}
+		w.Write(page)
+		return true
+	})
+	o := options(t, s, filepath.Join(t.TempDir(), "hub"), "org/student")
+	if _, err := run(o); err == nil || !strings.Contains(err.Error(),
+		fmt.Sprintf("the list of files is longer than %d bytes", maxList)) {
+		t.Errorf("three pages of %d bytes: %v", len(page), err)
 	}
 }
