@@ -41,6 +41,10 @@ var roleNames = map[string]string{"human": "user", "gpt": "assistant", "chatgpt"
 func converse(l layout.Layout, raw layout.Raw) (c conversed, fault *layout.Fault) {
 	row := Row{Response: raw.Response.S, Tools: raw.Tools, Env: raw.Env,
 		PromptIDs: raw.PromptIDs, ResponseIDs: raw.ResponseIDs, ID: raw.ID.S, Finish: raw.Finish.S}
+	if row.TeacherPrompt, fault = teacherPrompt(l, raw.TeacherPrompt); fault != nil {
+		return c, fault
+	}
+	row.TeacherName = raw.TeacherName
 	c.row, c.logprobs = row, raw.Logprobs
 	if !raw.TurnsOK && raw.PromptIDs == nil {
 		column := l.Content
@@ -154,6 +158,32 @@ func converse(l layout.Layout, raw layout.Raw) (c conversed, fault *layout.Fault
 		}
 	}
 	return c, nil
+}
+
+// teacherPrompt returns the prompt that a teacher reads in the place of the row's; nil if the row
+// has none.
+func teacherPrompt(l layout.Layout, turns []Message) ([]Message, *layout.Fault) {
+	n := len(turns)
+	if n == 0 || n == 1 && strings.TrimSpace(turns[0].Content) == "" {
+		return nil, nil
+	}
+	turns = slices.Clone(turns)
+	for i := range turns {
+		if name, ok := roleNames[turns[i].Role]; ok && l.Role == "from" {
+			turns[i].Role = name
+		}
+		if m := &turns[i]; !utf8.ValidString(m.Role + m.Content + m.Thinking) {
+			return nil, layout.NewFault(l.TeacherPrompt, fmt.Sprintf("turn %d", i),
+				"not valid UTF-8", "re-encode the text")
+		}
+		turns[i].Context = false
+	}
+	if turns[n-1].Role == "assistant" {
+		return nil, layout.NewFault(l.TeacherPrompt, fmt.Sprintf("turn %d", n-1),
+			"a teacher's prompt ends with a turn of the assistant, and the student's answer follows it",
+			"remove that turn, or put its text into a turn of the user")
+	}
+	return turns, nil
 }
 
 // conversed is a row's conversation before its learned turns are selected.

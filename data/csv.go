@@ -252,6 +252,13 @@ func (r *csvRows) At(i int) (raw layout.Raw, err error) {
 			if raw.Env, err = layout.EnvOf(name, layout.TextOf(s)); err != nil {
 				return raw, err
 			}
+		case l.TeacherPrompt, l.TeacherName:
+			if strings.TrimSpace(s) == "" {
+				break
+			}
+			if err := l.Column(&raw, name, layout.QuotedText(s)); err != nil {
+				return raw, err
+			}
 		case l.Logprobs:
 			if raw.Logprobs, err = layout.LogprobsOf(name, layout.TextOf(s)); err != nil {
 				return raw, err

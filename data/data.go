@@ -58,7 +58,11 @@ type Row struct {
 	// the teacher's log-probabilities of its answer's tokens; nil if the set has none, and if the
 	// row is not of the conversation's last answer
 	Logprobs Logprobs
-	Told     Told // written, never read
+	// the prompt that a teacher reads in the place of Messages, and the name of the row's teacher:
+	// columns of Options; empty: none
+	TeacherPrompt []Message
+	TeacherName   string
+	Told          Told // written, never read
 }
 
 // Told is an endpoint's report on the teacher's answer.

@@ -62,7 +62,7 @@ func (k Keep) warn(format string, args ...any) {
 const (
 	rowFileSuffix = ".rows"
 	// the last byte is the version: raise it when rows are read or stored differently
-	rowFileMagic = "gadrows\x08"
+	rowFileMagic = "gadrows\x09"
 	entrySize    = 44
 	footSize     = 92
 	keepFree     = 1 << 30   // bytes of the disk left for others
@@ -169,6 +169,7 @@ func appendRecord(b []byte, ex Example) []byte {
 	}
 	turns(ex.Messages)
 	turns(ex.Turns)
+	turns(ex.TeacherPrompt)
 	b = binary.AppendUvarint(b, uint64(len(ex.Spans)))
 	for _, p := range ex.Spans {
 		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(p.From)), uint64(p.To))
@@ -179,6 +180,7 @@ func appendRecord(b []byte, ex Example) []byte {
 	str(ex.Response)
 	str(ex.ID)
 	str(ex.Finish)
+	str(ex.TeacherName)
 	b = binary.AppendUvarint(b, uint64(len(ex.Logprobs)))
 	for _, at := range ex.Logprobs {
 		b = binary.AppendUvarint(b, uint64(len(at)))
@@ -265,7 +267,7 @@ func readRecord(b []byte) (ex Example) {
 		}
 		return int(v)
 	}
-	ex.Messages, ex.Turns = turns(), turns()
+	ex.Messages, ex.Turns, ex.TeacherPrompt = turns(), turns(), turns()
 	if k := n(2); k > 0 {
 		ex.Spans = make([]Span, k)
 		for i := range ex.Spans {
@@ -274,6 +276,7 @@ func readRecord(b []byte) (ex Example) {
 	}
 	ex.Tools, ex.Env = JSON(str()), JSON(str())
 	ex.Teacher, ex.Response, ex.ID, ex.Finish = str(), str(), str(), str()
+	ex.TeacherName = str()
 	if k := n(6); k > 0 {
 		ex.Logprobs = make(Logprobs, k)
 	}

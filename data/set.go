@@ -365,7 +365,9 @@ func (s *Set) Unread() []string {
 	var names []string
 	for k, f := range s.files {
 		for _, c := range f.Schema() {
-			if !s.layouts[k].Reads(c.Name) && !slices.Contains(names, c.Name) {
+			l := s.layouts[k]
+			carried := l.Reads(c.Name) && c.Name != l.TeacherPrompt && c.Name != l.TeacherName
+			if !carried && !slices.Contains(names, c.Name) {
 				names = append(names, c.Name)
 			}
 		}
@@ -719,6 +721,14 @@ func hashRow(h hash.Hash, row Row) {
 	if row.Logprobs != nil {
 		hashInt(h, -6)
 		hashString(h, row.Logprobs.String())
+	}
+	if len(row.TeacherPrompt) > 0 {
+		hashInt(h, -7)
+		hashTurns(h, row.TeacherPrompt)
+	}
+	if row.TeacherName != "" {
+		hashInt(h, -8)
+		hashString(h, row.TeacherName)
 	}
 }
 

@@ -77,7 +77,7 @@ func (t *Trainer) setTotal() {
 // notes about the rows to s.
 func (t *Trainer) openSets(s *start) (err error) {
 	c := t.cfg
-	options := c.Data.Options(t.con.Busy)
+	options := c.TrainOptions(t.Stage, t.con.Busy)
 	if t.train.set, err = data.OpenFiles(c.Data.TrainFiles, options); err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (t *Trainer) draw(n int) (encode.Batch, error) {
 	t.ranks.Enter("drawing rows")
 	sum := sha256.New()
 	for _, row := range b {
-		fmt.Fprintln(sum, row.Teacher.Spans, row.Teacher.IDs)
+		fmt.Fprintln(sum, row.Teacher.Spans, row.Teacher.IDs, row.TeacherPrompt)
 		if d.soft {
 			fmt.Fprintln(sum, row.Soft)
 		}

@@ -35,7 +35,7 @@ type teacher struct {
 // tokenizer.
 func openTeacher(t *Trainer, s *start, byTokens bool) (*teacher, error) {
 	if t.cfg.Teacher.URL != "" {
-		return openServer(t, s.teacher, byTokens)
+		return openServer(t, s, byTokens)
 	}
 	dir := t.cfg.Teacher.Path
 	mismatch, err := saved.CompareTokenizers(t.tok, dir, "teacher.path")
@@ -55,7 +55,7 @@ func openTeacher(t *Trainer, s *start, byTokens bool) (*teacher, error) {
 	c := &teacher{t: t, system: t.cfg.Teacher.System, otherTokens: mismatch != nil,
 		enc: encode.Encoder{Tok: tok, MaxPrompt: t.cfg.Data.MaxPrompt,
 			MaxResponse: t.cfg.Data.MaxResponse}}
-	if _, err := c.prompt(int(t.train.rows[0])); err != nil {
+	if err := c.checkPrompts(s); err != nil {
 		return nil, err
 	}
 	if end := t.tok.EndOfTurn(); byTokens && !slices.Contains(tok.EOS(), end) {
@@ -98,19 +98,57 @@ func (c *teacher) prompt(row int) ([]int32, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.otherTokens && len(r.PromptIDs) > 0 {
+	if c.otherTokens && len(r.PromptIDs) > 0 && r.TeacherPrompt == nil {
 		return nil, fmt.Errorf("%w: data: row %d: has prompt_ids, which are of the student's tokenizer: the teacher has another: give rows with messages", config.ErrConfig, r.Index)
 	}
-	if c.system != "" {
-		if r, err = encode.WithSystem(r, c.system); err != nil {
-			return nil, fmt.Errorf("%w: teacher.system: %w", config.ErrConfig, err)
-		}
+	if r, err = encode.ForTeacher(r, c.system); err != nil {
+		return nil, fmt.Errorf("%w: teacher.system: %w", config.ErrConfig, err)
 	}
 	ids, err := c.enc.Prompt(r)
 	if err != nil {
 		return nil, fmt.Errorf("data: row %d: the teacher's chat template: %w", r.Index, err)
 	}
 	return ids, nil
+}
+
+// checkPrompts refuses rows whose prompt the teacher cannot read: the first row, or with
+// teacher.prompt_key all rows that have such a prompt. It notes how many have one.
+func (c *teacher) checkPrompts(s *start) error {
+	t := c.t
+	key, most := t.cfg.Teacher.PromptKey, t.cfg.MaxTeacherPrompt()
+	if key == "" {
+		_, err := c.prompt(int(t.train.rows[0]))
+		return err
+	}
+	advance, done := t.con.Busy("the teacher's prompts", len(t.train.rows))
+	defer done()
+	found := 0
+	for _, row := range t.train.rows {
+		advance(1)
+		r, err := t.train.set.Row(int(row))
+		if err != nil {
+			return err
+		}
+		if r.TeacherPrompt == nil {
+			continue
+		}
+		found++
+		ids, err := c.prompt(int(row))
+		if err != nil {
+			return err
+		}
+		if n := len(ids); n > most {
+			return fmt.Errorf("%w: data: row %d: column %q (teacher.prompt_key): %d tokens in the teacher's chat template, and teacher.max_prompt_length is %d: raise it, or shorten or remove the row", config.ErrConfig, r.Index, key, n, most)
+		}
+	}
+	n := len(t.train.rows)
+	switch {
+	case found == 0:
+		return fmt.Errorf("%w: data: column %q (teacher.prompt_key): none of %d rows has a value there: name the column with the teacher's prompts, or leave the setting out", config.ErrConfig, key, n)
+	case found < n:
+		s.infos = append(s.infos, fmt.Sprintf("the teacher reads a prompt of its own for %d of %d rows (teacher.prompt_key %s), for the others the student's", found, n, key))
+	}
+	return nil
 }
 
 // reading is an answer as a teacher reads it.
@@ -166,8 +204,8 @@ func (c *teacher) readingOf(g *group, a *answer, prompt []int32) (x reading, err
 }
 
 // openServer returns a teacher whose scores a server gives (teacher.url), tried on the first rows.
-func openServer(t *Trainer, server Scores, byTokens bool) (*teacher, error) {
-	c := t.cfg.Teacher
+func openServer(t *Trainer, s *start, byTokens bool) (*teacher, error) {
+	c, server := t.cfg.Teacher, s.teacher
 	if server == nil {
 		return nil, fmt.Errorf("%w: teacher.url: %s: no connection was given to the trainer", config.ErrConfig, c.URL)
 	}
@@ -192,6 +230,9 @@ func openServer(t *Trainer, server Scores, byTokens bool) (*teacher, error) {
 	teacher := &teacher{t: t, server: server, system: c.System, otherTokens: mismatch != "",
 		enc: encode.Encoder{Tok: tok, MaxPrompt: t.cfg.Data.MaxPrompt,
 			MaxResponse: t.cfg.Data.MaxResponse}}
+	if err := teacher.checkPrompts(s); err != nil {
+		return nil, err
+	}
 	var seqs []model.Seq
 	for _, row := range t.train.rows[:min(4, len(t.train.rows))] {
 		ids, err := teacher.prompt(int(row))

@@ -17,6 +17,7 @@ type Rows struct {
 	Content, Answer string // columns: the conversation, the teacher's answer
 	Turns           string // turns of a row that are answers, one of data.TurnsValues; "": the last
 	All             bool   // data.TurnsAll is allowed
+	TeacherPrompt   string // column with the prompt that a teacher reads; "": none
 	Limit           int    // rows to read; 0: all
 	data.Choice            // filter of rows
 }
@@ -24,7 +25,7 @@ type Rows struct {
 // Open opens the set.
 func (r Rows) Open(s *Session) (*data.Set, error) {
 	cols := data.DefaultColumns()
-	cols.Content, cols.Teacher = r.Content, r.Answer
+	cols.Content, cols.Teacher, cols.TeacherPrompt = r.Content, r.Answer, r.TeacherPrompt
 	if !slices.Contains(data.RowFormats, r.Format) {
 		return nil, fault.Usagef("%s: --format %q: use %s", r.Command, r.Format,
 			strings.Join(data.RowFormats, ", "))

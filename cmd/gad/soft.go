@@ -29,6 +29,7 @@ func (p *program) softCommand() *cli.Command {
 				oneTo(128, "")),
 			&cli.StringFlag{Name: "system",
 				Usage: "system message that the teacher reads in the place of the row's"},
+			&cli.StringFlag{Name: "teacher-prompt-key", Usage: "column with a prompt, a text or messages, that the teacher reads in the place of the row's, where a row has one (as teacher.prompt_key)"},
 			withLimits(&cli.IntFlag{Name: "limit", Usage: "rows to read; 0 is all"}, atLeast(0)),
 			withLimits(&cli.IntFlag{Name: "max-token-len", Value: 8192,
 				Usage: "tokens of one forward pass"}, atLeast(1)),
@@ -46,7 +47,9 @@ func (p *program) softCommand() *cli.Command {
 			if err := setServer(c, &o); err != nil {
 				return err
 			}
-			return score.Score(p.session(), o, rowsOf(c), c.String("output"))
+			rows := rowsOf(c)
+			rows.TeacherPrompt = c.String("teacher-prompt-key")
+			return score.Score(p.session(), o, rows, c.String("output"))
 		},
 	}
 }

@@ -264,8 +264,12 @@ func (s *parquetSource) Bind(l layout.Layout) (note string, err error) {
 		}
 		number := isLeaf(c, parquet.Int32, parquet.Int64, parquet.Float, parquet.Double) &&
 			!notJSON(c) && (c.Name() == l.Teacher || c.Name() == l.Response)
+		teacher := (c.Name() == l.TeacherPrompt || c.Name() == l.TeacherName) && !leafNull(c)
+		if teacher && slices.ContainsFunc(leavesOf(c), notJSON) {
+			return "", fmt.Errorf("column %q: type %s: a teacher's prompt or name is text: convert the column", c.Name(), typeName(c))
+		}
 		if c.Name() != "" && l.Reads(c.Name()) &&
-			(number || slices.ContainsFunc(leavesOf(c), leafJSON) &&
+			(number || teacher || slices.ContainsFunc(leavesOf(c), leafJSON) &&
 				!slices.ContainsFunc(leavesOf(c), notJSON)) {
 			if err := s.readable(whole); err != nil {
 				return "", err

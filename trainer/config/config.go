@@ -57,6 +57,8 @@ type TeacherConfig struct {
 	InsecureHTTP bool    `yaml:"insecure_http" doc:"url may be http:// on another machine: whoever is between can read the texts and the key" inherit:"no" stages:"opd warmup train" needs:".url!="`
 	Template     string  `yaml:"template" doc:"variables of the teacher's own chat template, as data.template; empty: those that its folder keeps" fixed:"true" stages:"opd warmup train"`
 	System       string  `yaml:"system" doc:"system message that the teacher alone reads, in the place of the row's; empty: the row's" fixed:"true" stages:"opd warmup train"`
+	PromptKey    string  `yaml:"prompt_key" doc:"column with a prompt, a text or messages, that the teacher alone reads in the place of the row's: with a worked answer, hints, notes on an earlier answer; for rows without one it reads the row's. What the student reads does not change" fixed:"true" stages:"opd warmup train" unproven:"all"`
+	MaxPrompt    int     `yaml:"max_prompt_length" min:"0" max:"1048576" doc:"longest prompt of prompt_key in tokens; 0: data.max_prompt_length, below which it cannot be" fixed:"true" stages:"opd warmup train" needs:".prompt_key!="`
 	Loss         string  `yaml:"loss" choices:"policy,exact,topk" doc:"what the student learns by: policy: policy gradients whose advantage at a token is the teacher's log-probability of it minus the student's; exact: the divergence of the two distributions, over the whole vocabulary at every token of the answers; topk: KL(teacher||student) of the teacher's top_k most probable tokens and, as one more, of all others together" fixed:"true" stages:"opd"`
 	TopK         int     `yaml:"top_k" min:"1" max:"1024" doc:"with loss=topk: how many of the teacher's most probable tokens count one by one" fixed:"true" stages:"opd" needs:".loss=topk"`
 	Beta         float64 `yaml:"beta" min:"0" max:"1" doc:"with loss=exact: which divergence (GKD, arXiv 2306.13649): 1: KL(student||teacher), which prefers what the teacher does most; 0: KL(teacher||student), which covers all it does; between them beta*KL(teacher||M) + (1-beta)*KL(student||M) with the mixture M = beta*teacher + (1-beta)*student" stages:"opd" needs:".loss=exact"`
@@ -198,6 +200,15 @@ func (c DataConfig) Options(stages data.Stages) data.Options {
 	cols.Content, cols.Teacher = c.ContentKey, c.TeacherKey
 	return data.Options{Columns: cols, Format: c.Format, Split: c.Split, Turns: c.Turns,
 		Choice: c.Choice(), Stages: stages}
+}
+
+// TrainOptions returns how a stage reads the training data: with the columns that its teacher reads.
+func (c *Config) TrainOptions(stage Stage, stages data.Stages) data.Options {
+	o := c.Data.Options(stages)
+	if c.ReadsTeacher(stage) {
+		o.Columns.TeacherPrompt = c.Teacher.PromptKey
+	}
+	return o
 }
 
 // Choice returns which training rows are drawn.

@@ -119,6 +119,14 @@ func (c *Config) LongestScored(stage Stage) int {
 	return c.Data.MaxPrompt + c.MaxAnswer(stage)
 }
 
+// MaxTeacherPrompt returns the longest prompt that a teacher reads, in tokens.
+func (c *Config) MaxTeacherPrompt() int {
+	if c.Teacher.PromptKey == "" {
+		return c.Data.MaxPrompt
+	}
+	return max(c.Data.MaxPrompt, c.Teacher.MaxPrompt)
+}
+
 // CheckLongest refuses sequences of the student that are longer than most, the positions of the
 // model in dir; most 0: no bound.
 func (c *Config) CheckLongest(stage Stage, dir string, most int) error {

@@ -161,6 +161,12 @@ func (c *Config) validateTeacher(stage Stage) (errs []error) {
 	} else if c.Teacher.Path == "" && c.Teacher.URL == "" {
 		bad("teacher.path: no teacher: give --teacher DIR, a model whose weights are at hand, or --teacher-url URL, a server that scores texts. Of a teacher that is known by its answers alone gad sft, dpo and the game learn")
 	}
+	if key := c.Teacher.PromptKey; key != "" && c.Data.Turns != data.TurnsLast {
+		bad("data.turns is %s, and teacher.prompt_key %s has one prompt of a row, which is that of its last answer: use data.turns=last", c.Data.Turns, key)
+	}
+	if n := c.Teacher.MaxPrompt; c.Teacher.PromptKey != "" && n > 0 && n < c.Data.MaxPrompt {
+		bad("teacher.max_prompt_length %d is below data.max_prompt_length %d, and rows without a prompt of their own for the teacher have the student's: raise it, or leave it out", n, c.Data.MaxPrompt)
+	}
 	if c.Teacher.URL != "" && c.Teacher.Loss == "exact" && stage == OPD {
 		bad("teacher.loss is exact, which needs whole distributions, and a server gives the most probable tokens: use topk or policy, or load the teacher (--teacher)")
 	}

@@ -21,7 +21,9 @@ type Row struct {
 	TeacherText string
 	TeacherCut  bool             // the answer was longer than the limit, or unfinished
 	Soft        []data.SoftLabel // labels of the trained tokens of Teacher; nil: all are hard
-	Hard        bool             // the row has log-probabilities, but no labels come of them
+	// the prompt that a teacher alone reads; nil: the row's
+	TeacherPrompt []data.Message
+	Hard          bool // the row has log-probabilities, but no labels come of them
 }
 
 // Teachers returns the teacher's answers, each after its prompt.
@@ -56,7 +58,8 @@ func (e Encoder) Batch(set *data.Set, rows []int) (Batch, error) {
 		teacher := e.keepSpans(e.Seq(x.Prompt, answer), x.Spans)
 		b[i] = Row{Index: rows[i], Prompt: x.Prompt, PromptText: x.PromptText(),
 			Teacher: teacher, TeacherText: e.teacherText(x), TeacherCut: !answer.Finished,
-			Soft: x.Soft[:min(teacher.Trained(), len(x.Soft))], Hard: x.Hard != ""}
+			Soft: x.Soft[:min(teacher.Trained(), len(x.Soft))], Hard: x.Hard != "",
+			TeacherPrompt: x.TeacherPrompt}
 	}
 	return b, nil
 }

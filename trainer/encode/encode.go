@@ -35,6 +35,18 @@ func (e Encoder) Prompt(r data.Row) ([]int32, error) {
 	return e.Tok.Prompt(Chat(r))
 }
 
+// ForTeacher returns a row with the prompt that a teacher reads: the row's own TeacherPrompt if it
+// has one. It begins with the system message system, unless that is "".
+func ForTeacher(r data.Row, system string) (data.Row, error) {
+	if r.TeacherPrompt != nil {
+		r.Messages, r.PromptIDs = r.TeacherPrompt, nil
+	}
+	if system == "" {
+		return r, nil
+	}
+	return WithSystem(r, system)
+}
+
 // WithSystem returns a row whose prompt begins with the system message text, instead of its own. It
 // fails on a row with prompt_ids.
 func WithSystem(r data.Row, text string) (data.Row, error) {

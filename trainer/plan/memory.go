@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"math"
 
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
@@ -272,7 +273,24 @@ func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 		forward = max(forward, min(c.Actor.MaxTokenLen,
 			c.Trainer.ValRows*(c.Data.MaxPrompt+answer)))
 	}
-	return actor, critic, forward
+	return actor, critic, max(forward, p.teacherTokens(c, actor))
+}
+
+// teacherTokens returns the tokens of a teacher's largest pack, if it reads prompts of its own: in a
+// pass of its own, or beside the student's packs, of ofActor tokens, which have as many prompts.
+func (p *Plan) teacherTokens(c config.Config, ofActor int) int {
+	if !c.LoadsTeacher(p.Stage) || c.Teacher.PromptKey == "" {
+		return 0
+	}
+	n, read := float64(c.StepAnswers(p.Stage)), p.promptOf(config.Teacher)
+	longest := c.MaxTeacherPrompt() + c.MaxAnswer(p.Stage)
+	if !c.Divergence(p.Stage) {
+		most := c.Data.TrainBatchSize * (c.MaxTeacherPrompt() + int(n)*c.MaxAnswer(p.Stage))
+		return max(min(c.Actor.MaxTokenLen, most), longest)
+	}
+	prompts := math.Ceil(float64(ofActor) / (p.PromptMean + n*p.AnswerMean))
+	prompts = min(prompts, float64(c.Data.TrainBatchSize))
+	return max(int(prompts*(read+n*p.AnswerMean)), longest)
 }
 
 // teacherShape returns the shape that a plan counts for a teacher that gives probabilities; shape

@@ -53,8 +53,10 @@ type Plan struct {
 	Chosen      string  // rows that data.where leaves, in words; "": all
 	PromptMean  float64 // tokens
 	AnswerMean  float64 // tokens, of the teacher, cut at the limit
-	ValRows     int     // rows that a validation reads
-	StepTime    []Timed // an estimate from a short measurement
+	// tokens of the prompts that the teacher reads (teacher.prompt_key); 0: PromptMean
+	TeacherPromptMean float64
+	ValRows           int     // rows that a validation reads
+	StepTime          []Timed // an estimate from a short measurement
 	// seconds of a step whose answers all have the longest length; 0: unknown
 	AtLimit   float64
 	Repeated  []Repeated // work between steps
@@ -165,6 +167,9 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 	p := &Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt),
 		AnswerMean: float64(c.MaxAnswer(stage)), Steps: c.Trainer.TotalSteps, validated: measured,
 		chunks: c.Chunks(stage), lastOnly: c.Critic.Reads == "last"}
+	if c.LoadsTeacher(stage) && c.Teacher.PromptKey != "" {
+		p.TeacherPromptMean = float64(c.MaxTeacherPrompt())
+	}
 	if len(c.Data.TrainFiles) > 0 {
 		if err := p.measureData(dir, c); err != nil {
 			return nil, err
@@ -191,7 +196,8 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 	p.footprint, p.shape = f, shape
 	if c.LoadsTeacher(stage) {
 		length := (p.PromptMean + p.AnswerMean) / 2
-		p.teacher = teacherShape(c, shape).FLOPsPerToken(length, true) /
+		read := (p.promptOf(config.Teacher) + p.AnswerMean) / 2
+		p.teacher = teacherShape(c, shape).FLOPsPerToken(read, true) /
 			shape.FLOPsPerToken(length, true)
 	}
 	p.choose(f, shape, c)
@@ -235,7 +241,7 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 	if err != nil {
 		return err
 	}
-	set, err := data.OpenFiles(c.Data.TrainFiles, c.Data.Options(nil))
+	set, err := data.OpenFiles(c.Data.TrainFiles, c.TrainOptions(p.Stage, nil))
 	if err != nil {
 		return err
 	}
@@ -245,8 +251,15 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 	}
 	p.Chosen = set.Chosen()
 	enc := encode.Encoder{Tok: tok, MaxPrompt: c.Data.MaxPrompt, MaxResponse: c.MaxAnswer(p.Stage)}
+	theirs := enc
+	if p.TeacherPromptMean > 0 {
+		if theirs.Tok, err = saved.ChatTokenizer(c.Teacher.Path,
+			tokenizer.ChatOptions{Variables: c.Teacher.Template}); err != nil {
+			return fmt.Errorf("teacher.path: %w", err)
+		}
+	}
 	const most = 512
-	var prompts, answers, n, read float64
+	var prompts, answers, n, read, teachers float64
 	for i := 0; i < set.Len(); i += max(1, set.Len()/most) {
 		r, err := set.Row(i)
 		if err != nil {
@@ -268,6 +281,17 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 		if c.Data.Overlong == "filter" && len(ids) > c.Data.MaxPrompt ||
 			c.Data.TruncTeacher == "filter" && (!answer.Finished || r.Unfinished()) {
 			continue // as the run leaves it out
+		}
+		if p.TeacherPromptMean > 0 {
+			asked, err := encode.ForTeacher(r, c.Teacher.System)
+			if err != nil {
+				return err
+			}
+			ids, err := theirs.Prompt(asked)
+			if err != nil {
+				return fmt.Errorf("data: row %d: the teacher's chat template: %w", r.Index, err)
+			}
+			teachers += float64(len(ids))
 		}
 		prompts, answers, n = prompts+float64(len(ids)), answers+float64(answer.Len()), n+1
 	}
@@ -295,6 +319,7 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 	}
 	p.Rows, p.LeftOut, p.PromptMean, p.AnswerMean =
 		rows, set.Len()-rows, prompts/max(n, 1), answers/max(n, 1)
+	p.TeacherPromptMean = teachers / max(n, 1)
 	if len(c.Data.ValFiles) > 0 {
 		val, err := data.OpenFiles(c.Data.ValFiles, c.Data.ValOptions(nil))
 		if err != nil {
@@ -385,6 +410,9 @@ func (p *Plan) String() string {
 	}
 	items("disk", p.Disk, p.DiskFree)
 	fmt.Fprintf(&b, "tokens\n  mean prompt %.0f, mean answer %.0f", p.PromptMean, p.AnswerMean)
+	if p.TeacherPromptMean > 0 {
+		fmt.Fprintf(&b, ", mean prompt that the teacher reads %.0f", p.TeacherPromptMean)
+	}
 	if p.Rows > 0 {
 		fmt.Fprintf(&b, " (teacher's, over %s", report.Count(p.Rows, "row"))
 		if p.LeftOut > 0 {

@@ -89,6 +89,7 @@ type predictor struct {
 	questions          [][]int32
 	rows               []uint64
 	students, teachers []model.Seq // students: n to each prompt
+	read               []model.Seq // students as the teacher reads them
 	n, answer          int
 	chunks             model.Chunks
 	lastOnly           bool // the discriminator reads a thought's last chunk
@@ -116,12 +117,15 @@ func (r *predictor) makeSequences(p *Plan) {
 	for i := range r.c.Data.TrainBatchSize {
 		q := ids(i, max(1, int(math.Round(p.PromptMean))))
 		r.questions, r.rows = append(r.questions, q), append(r.rows, uint64(i))
-		seq := func(salt int) model.Seq {
+		after := func(q []int32, salt int) model.Seq {
 			return model.Answer(append(q[:len(q):len(q)], ids(salt, r.answer)...), len(q))
 		}
+		seq := func(salt int) model.Seq { return after(q, salt) }
+		theirs := ids(i, max(1, int(math.Round(p.promptOf(config.Teacher)))))
 		r.teachers = append(r.teachers, seq(1<<20+i))
 		for k := range r.n {
 			r.students = append(r.students, seq(1<<21+i*r.n+k))
+			r.read = append(r.read, after(theirs, 1<<21+i*r.n+k))
 		}
 	}
 }
@@ -193,8 +197,12 @@ func (r *predictor) close() error {
 
 // seqs returns the sequences of a pass.
 func (r *predictor) seqs(x config.Pass) (seqs []model.Seq) {
+	students := r.students
+	if x.Network == config.Teacher {
+		students = r.read
+	}
 	for i, teacher := range r.teachers {
-		seqs = append(seqs, r.students[i*r.n:i*r.n+x.Students]...)
+		seqs = append(seqs, students[i*r.n:i*r.n+x.Students]...)
 		if x.Teachers > 0 {
 			seqs = append(seqs, teacher)
 		}

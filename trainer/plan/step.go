@@ -22,7 +22,15 @@ func (p *Plan) tokens(x config.Pass, student float64) (prompts, answers float64)
 	batch := float64(x.Prompts)
 	each := float64(x.Students)*p.answerTokens(x.Network, student) +
 		float64(x.Teachers)*p.answerTokens(x.Network, p.AnswerMean)
-	return batch * p.PromptMean, batch * each
+	return batch * p.promptOf(x.Network), batch * each
+}
+
+// promptOf returns the mean tokens of the prompts that a network reads.
+func (p *Plan) promptOf(network config.Network) float64 {
+	if network == config.Teacher && p.TeacherPromptMean > 0 {
+		return p.TeacherPromptMean
+	}
+	return p.PromptMean
 }
 
 // carriedChunks returns the number of chunks of an answer of n tokens that begin with a carry.

@@ -36,6 +36,7 @@ type settings struct {
 	Rows    int    `json:"rows" flag:"--limit"`
 	Top     int    `json:"top_logprobs" flag:"--top-logprobs"`
 	System  string `json:"system" flag:"--system"`
+	Prompts string `json:"prompts,omitempty" flag:"--teacher-prompt-key"`
 	Weights string `json:"weights" flag:"--weights"`
 	session.ComputeSettings
 	Server  behindServer `json:"server,omitempty" flag:"the teacher"`  // see record.Model
@@ -83,6 +84,7 @@ type scoreJob struct {
 	out      session.Output
 	set      *data.Set
 	rows     []int
+	key      string // column with the prompts that the teacher reads; "": none
 	settings settings
 	enc      encode.Encoder
 	most     int // the teacher's context, in tokens; 0: unlimited
@@ -91,8 +93,11 @@ type scoreJob struct {
 
 // Score writes the rows of a data set, with the teacher's log-probabilities, to output.
 func Score(s *session.Session, o Options, from session.Rows, output string) (err error) {
-	c := &scoreJob{s: s, o: o, out: session.Output{Command: "data score", Path: output}}
+	c := &scoreJob{s: s, o: o, key: from.TeacherPrompt, out: session.Output{Command: "data score", Path: output}}
 	defer s.Console.Close()
+	if t := from.Turns; c.key != "" && t != "" && t != data.TurnsLast {
+		return fault.Usagef("data score: --turns %s: a row has one prompt for the teacher (--teacher-prompt-key %s), which is that of its last answer: use last", t, c.key)
+	}
 	lock, err := c.out.Claim(s.FS)
 	if err != nil {
 		return err
@@ -140,13 +145,21 @@ func (c *scoreJob) prepare() (err error) {
 	if err := c.set.Verify(); err != nil {
 		return err
 	}
+	own := 0
 	for _, row := range c.rows {
-		if _, err := c.read(row); err != nil {
+		a, err := c.read(row)
+		if err != nil {
 			return err
 		}
+		if a.row.TeacherPrompt != nil {
+			own++
+		}
+	}
+	if c.key != "" && own == 0 {
+		return fault.Usagef("data score: column %q (--teacher-prompt-key): none of %d rows has a value there: name the column with the teacher's prompts, or leave the flag out", c.key, len(c.rows))
 	}
 	c.settings = settings{ComputeSettings: c.o.Source.ComputeSettings(), Data: c.set.Digest(),
-		Rows: len(c.rows), Top: c.o.Top, System: c.o.System, Weights: c.o.Quant}
+		Rows: len(c.rows), Top: c.o.Top, System: c.o.System, Prompts: c.key, Weights: c.o.Quant}
 	if c.o.Server != nil {
 		c.settings.Server, c.settings.Teacher = true, c.enc.Tok.Digest()
 		return nil
@@ -238,14 +251,11 @@ func (c *scoreJob) read(i int) (a teacherInput, err error) {
 		return a, err
 	}
 	r := a.row
-	if len(r.PromptIDs) > 0 {
+	if len(r.PromptIDs) > 0 && r.TeacherPrompt == nil {
 		return a, fmt.Errorf("data: row %d: has prompt_ids, which are the tokens of one model, and the teacher may have others: give the conversation instead", i)
 	}
-	if c.o.System != "" {
-		if len(r.Messages) > 0 && r.Messages[0].Role == "system" {
-			r.Messages = r.Messages[1:]
-		}
-		r.Messages = append([]data.Message{{Role: "system", Content: c.o.System}}, r.Messages...)
+	if r, err = encode.ForTeacher(r, c.o.System); err != nil {
+		return a, err
 	}
 	prompt, err := c.enc.Prompt(r)
 	if err != nil {

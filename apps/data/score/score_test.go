@@ -126,6 +126,38 @@ func TestDataScore(t *testing.T) {
 			t.Errorf("%s: the same log-probabilities: %v", name, equal)
 		}
 	}
+	// A column of prompts for the teacher gives other labels to the rows that have one.
+	hinted := from
+	hinted.Paths, hinted.TeacherPrompt = []string{filepath.Join(dir, "hinted.jsonl")}, "hint"
+	raw, err := os.ReadFile(from.Paths[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(string(raw), "{", `{"hint":"Last letter of b c? It is c.",`, 1)
+	if err := os.WriteFile(hinted.Paths[0], []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	must(t, o, hinted, filepath.Join(dir, "told.jsonl"))
+	plain, told := sessiontest.Rows(t, first), sessiontest.Rows(t, filepath.Join(dir, "told.jsonl"))
+	for i := range plain {
+		if same := plain[i].Logprobs.String() == told[i].Logprobs.String(); same != (i > 0) {
+			t.Errorf("row %d, a prompt of its own for the teacher: the same log-probabilities: %v", i,
+				same)
+		}
+		if told[i].PromptText() != plain[i].PromptText() {
+			t.Errorf("row %d: the student's prompt is %q", i, told[i].PromptText())
+		}
+	}
+	hinted.Turns = data.TurnsEach
+	none := from
+	none.TeacherPrompt = "hint"
+	for want, rows := range map[string]session.Rows{"use last": hinted,
+		`column "hint" (--teacher-prompt-key): none of 7 rows has a value there`: none} {
+		if _, _, err := scores(o, rows, filepath.Join(dir, "no.jsonl")); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
 	// A GGUF file is a teacher too; its weights are rounded.
 	gguf := filepath.Join(dir, "teacher.gguf")
 	if err := export.ModelGGUF(vfs.OS, o.Path, gguf, "f16"); err != nil {
