@@ -49,18 +49,6 @@ func shape(c config.AlgorithmConfig, scoreA []float32, lengthA []float64, lenA [
 	return rewardA
 }
 
-// pad converts x to float64, with rows padded by 0 to the mask's length.
-func pad(x [][]float32, maskST [][]float64) [][]float64 {
-	out := make([][]float64, len(x))
-	for s, row := range x {
-		out[s] = make([]float64, len(maskST[s]))
-		for t, v := range row {
-			out[s][t] = float64(v)
-		}
-	}
-	return out
-}
-
 // allGroups returns the indices 0 to n-1.
 func allGroups(n int) []int {
 	out := make([]int, n)

@@ -190,6 +190,18 @@ func (g *game) subtractKL(m Metrics, r *round, in *algos.AdvantageInput) (err er
 	return nil
 }
 
+// pad converts x to float64, with rows padded by 0 to the mask's length.
+func pad(x [][]float32, maskST [][]float64) [][]float64 {
+	out := make([][]float64, len(x))
+	for s, row := range x {
+		out[s] = make([]float64, len(maskST[s]))
+		for t, v := range row {
+			out[s][t] = float64(v)
+		}
+	}
+	return out
+}
+
 // updateCritic takes the discriminator's optimizer steps on a round, and sets the round's scores
 // under the weights before them.
 func (g *game) updateCritic(m Metrics, r *round) error {
