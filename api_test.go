@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -112,21 +113,12 @@ const Kind = compute.Wide
 	}
 }
 
-// exports imports packages of the module from what the compiler wrote of them.
+// exports imports the public packages, and what they need, from what the compiler wrote of them.
 func exports(t *testing.T) types.Importer {
 	t.Helper()
-	var said bytes.Buffer
-	cmd := exec.Command("go", "list", "-buildvcs=false", "-export", "-deps", "-f",
-		"{{.ImportPath}}={{.Export}}", "./...")
-	cmd.Stderr = &said
-	out, err := cmd.Output()
+	files, err := exportFiles()
 	if err != nil {
-		t.Fatalf("go list: %v: %s", err, said.String())
-	}
-	files := map[string]string{}
-	for line := range strings.Lines(string(out)) {
-		pkg, file, _ := strings.Cut(strings.TrimSpace(line), "=")
-		files[pkg] = file
+		t.Fatal(err)
 	}
 	return importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) {
 		if files[path] == "" {
@@ -135,6 +127,28 @@ func exports(t *testing.T) types.Importer {
 		return os.Open(filepath.Clean(files[path]))
 	})
 }
+
+// exportFiles returns the file of export data of each package: path of the import to file.
+var exportFiles = sync.OnceValues(func() (files map[string]string, err error) {
+	var said bytes.Buffer
+	args := []string{"list", "-buildvcs=false", "-export", "-deps", "-f",
+		"{{.ImportPath}}={{.Export}}"}
+	for _, pkg := range public() {
+		args = append(args, "./"+pkg)
+	}
+	cmd := exec.Command("go", args...)
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w: %s", err, said.String())
+	}
+	files = map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		pkg, file, _ := strings.Cut(strings.TrimSpace(line), "=")
+		files[pkg] = file
+	}
+	return files, nil
+})
 
 // internals complains about each exported name of p that needs a type from below
 // internal otherwise than by the name of a public alias.

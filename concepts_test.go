@@ -65,7 +65,7 @@ var questions = []struct {
 }
 
 func TestConceptsOfARoom(t *testing.T) {
-	for _, complaint := range crowded(t, os.DirFS(".")) {
+	for _, complaint := range crowded(t, os.DirFS("."), map[string]*parsed{}) {
 		t.Error(complaint)
 	}
 }
@@ -87,7 +87,8 @@ func TestConceptsSeesViolations(t *testing.T) {
 	for i := range concepts["trainer.Trainer"].methods + 1 {
 		more += fmt.Sprintf("func (t *Trainer) more%d() {}\n", i)
 	}
-	whole := crowded(t, os.DirFS("."))
+	known := map[string]*parsed{}
+	whole := crowded(t, os.DirFS("."), known)
 	for _, c := range []struct{ file, source, want string }{
 		{"data/bad.go", fields, "data.crowd has 31 fields, more than 30"},
 		{"data/bad.go", methods, "data.crowd has 61 methods, more than 60"},
@@ -96,7 +97,8 @@ func TestConceptsSeesViolations(t *testing.T) {
 		{"trainer/bad.go", asks("_ = t.stage.(*game)", 3), "which stage or form is at hand is "},
 		{"trainer/bad.go", asks("_ = chunks.On()", 3), "which form an answer has is asked at "},
 	} {
-		found := crowded(t, over{os.DirFS("."), fstest.MapFS{c.file: {Data: []byte(c.source)}}})
+		found := crowded(t, over{os.DirFS("."), fstest.MapFS{c.file: {Data: []byte(c.source)}}},
+			known)
 		said := func(s string) bool { return strings.HasPrefix(s, c.want) }
 		if slices.ContainsFunc(whole, said) || !slices.ContainsFunc(found, said) {
 			t.Errorf("%s: want a complaint that begins with %q, got %q", c.file, c.want, found)
@@ -105,8 +107,9 @@ func TestConceptsSeesViolations(t *testing.T) {
 }
 
 // crowded lists the types and questions of the module at root that pass their bounds, and rows of
-// concepts whose type is no longer large or not there.
-func crowded(t *testing.T, root fs.FS) (complaints []string) {
+// concepts whose type is no longer large or not there. It parses only files whose text is not in
+// known, where it puts them.
+func crowded(t *testing.T, root fs.FS, known map[string]*parsed) (complaints []string) {
 	t.Helper()
 	fields, methods := map[string]int{}, map[string]int{}
 	asked := make([][]string, len(questions))
@@ -127,7 +130,7 @@ func crowded(t *testing.T, root fs.FS) (complaints []string) {
 		if err != nil {
 			return err
 		}
-		p := parse(name, text)
+		p := parseOnce(name, text, known)
 		if p.err != nil {
 			return p.err
 		}

@@ -335,7 +335,9 @@ func TestLayoutSeesViolations(t *testing.T) {
 	}
 	known := map[string]*parsed{}
 	whole := inspectWith(t, os.DirFS("."), known)
-	for _, c := range []struct{ file, source, want string }{
+	// Cases of one file are in turn, others are looked at together.
+	var turns [][]violation
+	for _, c := range []violation{
 		{"internal/stray/a.go", "// Package stray is.\npackage stray",
 			"internal/stray: not in the map"},
 		{"algos/bad.go", "package algos\nimport _ \"gad/internal/philox\"",
@@ -401,17 +403,27 @@ func TestLayoutSeesViolations(t *testing.T) {
 		{"go.mod", "module gad\n\nrequire (\n\texample.com/new v1.0.0\n)\n",
 			"go.mod: requires example.com/new"},
 	} {
-		broken := inspectWith(t, over{os.DirFS("."),
-			fstest.MapFS{c.file: {Data: []byte(c.source)}}},
-			known)
-		found := slices.ContainsFunc(broken,
-			func(s string) bool {
-				return strings.HasPrefix(s, c.want) &&
-					!slices.Contains(whole, s)
-			})
-		if !found {
-			t.Errorf("%s with %q: want a complaint that begins with %q, got %q", c.file, c.source,
-				c.want, broken)
+		turn := slices.IndexFunc(turns, func(with []violation) bool {
+			return !slices.ContainsFunc(with, func(o violation) bool { return o.file == c.file })
+		})
+		if turn < 0 {
+			turn, turns = len(turns), append(turns, nil)
+		}
+		turns[turn] = append(turns[turn], c)
+	}
+	for _, cases := range turns {
+		files := fstest.MapFS{}
+		for _, c := range cases {
+			files[c.file] = &fstest.MapFile{Data: []byte(c.source)}
+		}
+		broken := inspectWith(t, over{os.DirFS("."), files}, known)
+		for _, c := range cases {
+			if !slices.ContainsFunc(broken, func(s string) bool {
+				return strings.HasPrefix(s, c.want) && !slices.Contains(whole, s)
+			}) {
+				t.Errorf("%s with %q: want a complaint that begins with %q, got %q", c.file,
+					c.source, c.want, broken)
+			}
 		}
 	}
 	const floor = "internal/grammar"
@@ -423,6 +435,9 @@ func TestLayoutSeesViolations(t *testing.T) {
 		t.Errorf("%s may import data, and nobody complains: %q", floor, broken)
 	}
 }
+
+// violation is a file that breaks a rule, and how the complaint about it begins.
+type violation struct{ file, source, want string }
 
 // over is a file system with some files put over another's.
 type over struct {
@@ -529,6 +544,16 @@ func parse(name string, text []byte) *parsed {
 	return p
 }
 
+// parseOnce returns the file of known, parsed anew and put there where its text is another.
+func parseOnce(name string, text []byte, known map[string]*parsed) *parsed {
+	p := known[name]
+	if p == nil || !bytes.Equal(p.text, text) {
+		p = parse(name, text)
+		known[name] = p
+	}
+	return p
+}
+
 type inspection struct {
 	root       fs.FS
 	known      map[string]*parsed // by name
@@ -560,11 +585,7 @@ func (in *inspection) source(name string) error {
 	if err != nil {
 		return err
 	}
-	p := in.known[name]
-	if p == nil || !bytes.Equal(p.text, text) {
-		p = parse(name, text)
-		in.known[name] = p
-	}
+	p := parseOnce(name, text, in.known)
 	if p.err != nil {
 		in.complain("%v", p.err)
 		return nil

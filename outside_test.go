@@ -64,7 +64,7 @@ func TestOutside(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	build := exec.Command("go", "build", "-o", dir+"/bin/", "./...")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+"/bin/", "./...")
 	build.Dir = dir
 	build.Env = append(os.Environ(), "GOFLAGS=-mod=mod -buildvcs=false", "GOPROXY=off",
 		"GOWORK=off")

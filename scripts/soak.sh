@@ -88,7 +88,7 @@ collect() {
 # is killed.
 pull() {
   rows '^Test(Server|Disk)Faults$' ./apps/pull
-  rows '^TestPullKill$' ./cmd/gad -pullkills "${GAD_PULL_KILLS:-200}"
+  rows '^TestPullKill$' ./apps/pull -pullkills "${GAD_PULL_KILLS:-200}"
 }
 
 # Rows 12 to 17: damaged files of every format.

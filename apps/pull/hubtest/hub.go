@@ -340,3 +340,29 @@ func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	json.NewEncoder(w).Encode(v)
 }
+
+// Slowly returns a misbehaviour that sends large files in pieces of 100 kB with pauses between them,
+// ranges too.
+func Slowly(pause time.Duration) func(c Call, w http.ResponseWriter, r *http.Request) bool {
+	return func(c Call, w http.ResponseWriter, r *http.Request) bool {
+		if c.Kind != "cdn" {
+			return false
+		}
+		var from int
+		fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from)
+		w.Header().Set("Content-Length", fmt.Sprint(len(c.Body)-from))
+		if from > 0 {
+			w.Header().Set("Content-Range",
+				fmt.Sprintf("bytes %d-%d/%d", from, len(c.Body)-1, len(c.Body)))
+			w.WriteHeader(http.StatusPartialContent)
+		}
+		for at := from; at < len(c.Body); at += 100_000 {
+			if _, err := w.Write(c.Body[at:min(at+100_000, len(c.Body))]); err != nil {
+				return true
+			}
+			w.(http.Flusher).Flush()
+			time.Sleep(pause)
+		}
+		return true
+	}
+}
