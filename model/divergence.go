@@ -118,6 +118,18 @@ func (m *network) logits(into []float32, rows []int32) ([]float32, error) {
 	return into, nil
 }
 
+// eachRun calls f for each run of consecutive rows: rows[at], rows[at]+1, ..., n of them.
+func eachRun(rows []int32, f func(at, n int)) {
+	for lo := 0; lo < len(rows); {
+		hi := lo + 1
+		for hi < len(rows) && rows[hi] == rows[hi-1]+1 {
+			hi++
+		}
+		f(lo, hi-lo)
+		lo = hi
+	}
+}
+
 // diverge returns a row of Divergences: the log-probabilities of token target by the logits zp and
 // zq, KL(p||q) and KL(q||p). With e_v = exp(z_v - max z) and s = Σ e_v,
 //
