@@ -17,7 +17,6 @@ import (
 // offset of each batch of rows; rows are parsed on demand.
 type csvSource struct {
 	file   input.Input
-	size   int64
 	comma  rune
 	names  []string
 	at     []int64 // offset of each batch, and the end of the last
@@ -47,7 +46,7 @@ func (l *lineFeed) Read(p []byte) (int, error) {
 
 // openCSV indexes a CSV file.
 func openCSV(file input.Input, size int64, advance func(bytes int)) (layout.Source, error) {
-	s := &csvSource{file: file, size: size, comma: ','}
+	s := &csvSource{file: file, comma: ','}
 	head := make([]byte, min(size, 1<<16))
 	if _, err := file.ReadAt(head, 0); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err

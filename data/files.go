@@ -32,10 +32,9 @@ type dataFile struct {
 
 // listing is the set of files that a path stands for.
 type listing struct {
-	files    []dataFile
-	rows     int            // from the folder's own description, -1 for unknown
-	root     *folder.Folder // of the files, nil for none; the caller closes it
-	warnings []string
+	files []dataFile
+	rows  int            // from the folder's own description, -1 for unknown
+	root  *folder.Folder // of the files, nil for none; the caller closes it
 }
 
 // dataSuffixes are the suffixes of data files in a folder. The format is determined by the first

@@ -169,7 +169,6 @@ func (s *Set) open(paths []string) error {
 		if err != nil {
 			return err
 		}
-		s.warn = append(s.warn, found.warnings...)
 		start := s.n
 		for _, f := range found.files {
 			if err = s.add(f); err != nil {

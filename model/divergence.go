@@ -106,20 +106,28 @@ func (m *network) logits(into []float32, rows []int32) ([]float32, error) {
 	if err := m.ws.Take(); err != nil {
 		return into, err
 	}
-	for lo := 0; lo < len(rows); {
-		hi, first := lo+1, int(rows[lo])
-		for hi < len(rows) && int(rows[hi]) == first+hi-lo {
-			hi++
-		}
-		logits.Head(m.be, m.head, zRV.Slice(lo*v, hi*v), m.acts.hND.Slice(first*d, (first+hi-lo)*d))
-		lo = hi
-	}
+	eachRun(rows, func(at, n int) {
+		first := int(rows[at])
+		logits.Head(m.be, m.head, zRV.Slice(at*v, (at+n)*v), m.acts.hND.Slice(first*d, (first+n)*d))
+	})
 	into = slices.Grow(into[:0], len(rows)*v)[:len(rows)*v]
 	m.be.Download(into, zRV)
 	if err := m.be.Sync(); err != nil {
 		return into, fmt.Errorf("model: divergence: %w", err)
 	}
 	return into, nil
+}
+
+// eachRun calls f for each run of consecutive rows: rows[at], rows[at]+1, ..., n of them.
+func eachRun(rows []int32, f func(at, n int)) {
+	for lo := 0; lo < len(rows); {
+		hi := lo + 1
+		for hi < len(rows) && rows[hi] == rows[hi-1]+1 {
+			hi++
+		}
+		f(lo, hi-lo)
+		lo = hi
+	}
 }
 
 // diverge returns a row of Divergences: the log-probabilities of token target by the logits zp and

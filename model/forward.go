@@ -92,7 +92,6 @@ type added struct{ tND, rstdN compute.Tensor }
 
 // acts has the activations of a pass over N tokens.
 type acts struct {
-	n      int
 	blocks []block // one a layer with keepBlocks, else one for all
 	// [L+1] inputs of the blocks, and the last one's output; in inference one for all
 	xs    []compute.Tensor
@@ -163,7 +162,7 @@ func (l *actLayout) columns(in compute.Tensor, widths ...int) (ts [3]compute.Ten
 // none). Outputs of norms and of SwiGLU are never kept: the backward pass recomputes them, which
 // takes no matrix product, and they are a third of the memory.
 func (l actLayout) acts(a *acts, k keep, rank int) {
-	*a = acts{n: l.n, xs: a.xs[:0], blocks: a.blocks[:0], ps: a.ps[:0]}
+	*a = acts{xs: a.xs[:0], blocks: a.blocks[:0], ps: a.ps[:0]}
 	inputs, blocks := 1, 1
 	if k != keepNothing {
 		inputs = l.c.Layers + 1

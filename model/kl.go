@@ -205,18 +205,6 @@ func (m *network) gather(dst compute.Tensor, rows []int32) {
 	})
 }
 
-// eachRun calls f for each run of consecutive rows: rows[at], rows[at]+1, ..., n of them.
-func eachRun(rows []int32, f func(at, n int)) {
-	for lo := 0; lo < len(rows); {
-		hi := lo + 1
-		for hi < len(rows) && rows[hi] == rows[hi-1]+1 {
-			hi++
-		}
-		f(lo, hi-lo)
-		lo = hi
-	}
-}
-
 // chunks calls f for rows lo to hi-1 of m's pack, a chunk at a time, with their states in hRD,
 // memory for their logits in zRV, and the logits of m in x.zp and of q, if there is one, in x.zq.
 func (x *klPass) chunks(m *Model, f func(lo, hi int, hRD, zRV compute.Tensor) error) error {

@@ -25,7 +25,6 @@ type PlanOptions struct {
 	Slots, N, Prompts    int // as in SampleOptions, and the number of prompts of a call
 	PromptTokens, MaxNew int // most tokens of a prompt, and of a response
 	Chunks               Chunks
-	PageTokens           int // 0 is 16
 }
 
 // Plan is a model's memory by use, in bytes.
@@ -91,10 +90,7 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		work.Tokens, work.Rows = o.Forward, o.Forward
 	}
 	if o.Slots > 0 {
-		pt := o.PageTokens
-		if pt == 0 {
-			pt = pages.Default
-		}
+		pt := pages.Default
 		slots := min(o.Slots, o.Prompts*o.N)
 		first := o.MaxNew
 		prefill := max(min(pages.Prefill, o.Prompts*o.PromptTokens), o.PromptTokens)

@@ -13,7 +13,6 @@ import (
 	"gad/internal/conf"
 	"gad/model"
 	"gad/trainer/config"
-	"gad/trainer/saved"
 )
 
 // A run of several processes, its ranks (doc/ranks.md). Every rank runs the same trainer on the
@@ -213,24 +212,4 @@ func weightSum(m *model.Model, be model.Backend) (uint32, error) {
 		}
 	}
 	return sum, nil
-}
-
-// networks returns the networks of the run but a teacher, the student first. Ranks divide their
-// work and require equal weights; a teacher is computed by each rank alone.
-func (t *Trainer) networks() []network {
-	list := append([]network{{of: config.Student, model: t.actor.Model(),
-		optim: t.actor.Optimizer(), name: "actor", states: saved.ActorOptimizer}},
-		t.stage.networks()...)
-	if t.reference != nil {
-		list = append(list, network{of: config.Reference, model: t.reference.Model()})
-	}
-	if t.judges.heldOut != nil {
-		list = append(list, network{of: config.Discriminator, model: t.judges.heldOut})
-	}
-	return slices.DeleteFunc(list, func(n network) bool { return n.of == config.Teacher })
-}
-
-// trainable returns the networks that have an optimizer.
-func (t *Trainer) trainable() []network {
-	return slices.DeleteFunc(t.networks(), func(n network) bool { return n.optim == nil })
 }

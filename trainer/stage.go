@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"gad/actor"
@@ -119,6 +120,26 @@ type network struct {
 	optim  *model.Optimizer // nil: frozen, and in no checkpoint
 	name   string           // its folder in a checkpoint
 	states string           // the optimizer's file there
+}
+
+// networks returns the networks of the run but a teacher, the student first. Ranks divide their
+// work and require equal weights; a teacher is computed by each rank alone.
+func (t *Trainer) networks() []network {
+	list := append([]network{{of: config.Student, model: t.actor.Model(),
+		optim: t.actor.Optimizer(), name: "actor", states: saved.ActorOptimizer}},
+		t.stage.networks()...)
+	if t.reference != nil {
+		list = append(list, network{of: config.Reference, model: t.reference.Model()})
+	}
+	if t.judges.heldOut != nil {
+		list = append(list, network{of: config.Discriminator, model: t.judges.heldOut})
+	}
+	return slices.DeleteFunc(list, func(n network) bool { return n.of == config.Teacher })
+}
+
+// trainable returns the networks that have an optimizer.
+func (t *Trainer) trainable() []network {
+	return slices.DeleteFunc(t.networks(), func(n network) bool { return n.optim == nil })
 }
 
 // learnTeachers takes one optimizer step of cross entropy on the teacher's answers, and adds its

@@ -99,8 +99,6 @@ func (c *Console) print(level zapcore.Level, t time.Time, text string) {
 		line += c.paint(red, "error: ")
 	case level == zapcore.WarnLevel:
 		line += c.paint(yellow, "warning: ")
-	case level < zapcore.InfoLevel:
-		line += c.paint(dim, "debug: ")
 	}
 	c.mu.Lock()
 	if day := t.Format(time.DateOnly); day != c.day {

@@ -207,16 +207,6 @@ func TestNewDay(t *testing.T) {
 	}
 }
 
-func TestVerbose(t *testing.T) {
-	var b bytes.Buffer
-	r := open(t, vfs.OS, "", Options{Console: shown(&b, false), Verbose: true})
-	r.Log().Debug("detail")
-	if got := b.String(); got != "03:04:05  debug: detail\n" {
-		t.Errorf("%q", got)
-	}
-	must(t, r.Close())
-}
-
 func TestColour(t *testing.T) {
 	for _, c := range []struct {
 		tty           bool

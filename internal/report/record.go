@@ -58,7 +58,6 @@ type Options struct {
 	TotalSteps int              // for "step 3/200" and the time left; 0 = unknown
 	Command    string           // the command line, written to the log
 	Console    *Console         // for people; nil = none
-	Verbose    bool             // debug entries on the console as well; log.jsonl has them always
 	Now        func() time.Time // nil = time.Now
 }
 
@@ -138,11 +137,7 @@ func Open(fsys vfs.FS, dir string, opt Options) (*Recorder, error) {
 		r.note(zap.WarnLevel, "console failed, silent from here on", zap.Error(err))
 	}
 	r.con.mu.Unlock()
-	level := zap.InfoLevel
-	if opt.Verbose {
-		level = zap.DebugLevel
-	}
-	r.log = zap.New(zapcore.NewTee(r.json, &consoleCore{LevelEnabler: level, con: r.con}),
+	r.log = zap.New(zapcore.NewTee(r.json, &consoleCore{LevelEnabler: zap.InfoLevel, con: r.con}),
 		zap.WithClock(clock{opt.Now}), zap.ErrorOutput(zapcore.AddSync(io.Discard))) // both cores keep their own errors
 	if opt.ResumeStep > 0 {
 		r.note(zap.InfoLevel, "resume", zap.Int("step", opt.ResumeStep),

@@ -40,7 +40,6 @@ type Options struct {
 	Device    int    // ordinal of the GPU
 	Precision string // BF16 or F32; empty means BF16
 	Limit     int64  // bytes that the backend may hold in all; 0 means no limit
-	NoGraphs  bool   // Repeat runs every operation one by one, for debugging
 }
 
 // Precisions of Options: what Narrow memory is kept and computed in.

@@ -145,7 +145,7 @@ func (b *Backend) Repeat(key string, op func()) {
 	defer b.enter()()
 	b.counts.Repeats++
 	g := &b.graph
-	if b.NoGraphs || b.err != nil {
+	if b.err != nil {
 		op()
 		return
 	}
