@@ -83,6 +83,12 @@ func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*
 		merges: merges}, nil
 }
 
+// MaxNew returns the longest answer, in tokens, of a rollout.
+func (a *Actor) MaxNew() int { return a.maxNew }
+
+// SetMaxNew sets the longest answer, in tokens, of later rollouts and updates.
+func (a *Actor) SetMaxNew(n int) { a.maxNew = n }
+
 // Model returns the student's network.
 func (a *Actor) Model() *model.Model { return a.m }
 

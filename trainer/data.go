@@ -77,7 +77,7 @@ func (t *Trainer) setTotal() {
 // notes about the rows to s.
 func (t *Trainer) openSets(s *start) (err error) {
 	c := t.cfg
-	options := c.TrainOptions(t.Stage, t.con.Busy)
+	options := t.stage.reads(t.con.Busy)
 	if t.train.set, err = data.OpenFiles(c.Data.TrainFiles, options); err != nil {
 		return err
 	}

@@ -44,6 +44,8 @@ func (o *opd) step(m Metrics) error {
 		return err
 	}
 	o.round = r
+	horizon := o.t.cfg.Horizon(o.kind, o.t.step, o.t.past.planned)
+	o.t.actor.SetMaxNew(horizon)
 	if err := o.sample(m, r, true); err != nil {
 		return err
 	}
@@ -61,9 +63,25 @@ func (o *opd) step(m Metrics) error {
 	if err != nil {
 		return err
 	}
-	return o.describe(m, r, func(_ *group, a *answer) (student, teacher float64) {
+	err = o.describe(m, r, func(_ *group, a *answer) (student, teacher float64) {
 		return a.teacherLogp, math.NaN() // the row's own answer is not read
 	})
+	o.describeHorizon(m, horizon)
+	return err
+}
+
+// describeHorizon adds the metrics of a horizon. Answers that end at it are not cut at the limit of
+// answers, and how many would be is unknown.
+func (o *opd) describeHorizon(m Metrics, horizon int) {
+	if !o.t.cfg.HasHorizon(o.kind) {
+		return
+	}
+	m["opd/horizon"] = float64(horizon)
+	m["opd/horizon_frac"] = m["rollout/truncated_frac"]
+	if horizon < o.t.cfg.MaxAnswer(o.kind) {
+		delete(m, "rollout/truncated_frac")
+		delete(m, "rollout/len_ratio")
+	}
 }
 
 // byPolicy updates the student by policy gradients. A sample shows an answer's mean advantage.

@@ -31,7 +31,7 @@ func (f single) sample(_ Metrics, r *round) error {
 		key.Rows = append(key.Rows, g.key)
 	}
 	advance, done := t.rec.Progress("rollout",
-		len(r.groups)*t.cfg.Rollout.N*t.enc.MaxResponse)
+		len(r.groups)*t.cfg.Rollout.N*t.actor.MaxNew())
 	defer done()
 	roll, err := t.actor.Rollout(t.context(), r.batch().Prompts(), t.tok.EOS(), key, advance)
 	if err != nil {

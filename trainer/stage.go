@@ -7,6 +7,7 @@ import (
 
 	"gad/actor"
 	"gad/checkpoint"
+	"gad/data"
 	"gad/internal/compute/cpu"
 	"gad/internal/report"
 	"gad/model"
@@ -19,6 +20,8 @@ import (
 // overrides the methods in which it differs, an entry of stages, and its passes in
 // config/passes.go.
 type stage interface {
+	// reads returns how the stage reads the training data.
+	reads(data.Stages) data.Options
 	// usable returns the rows that the stage can learn from, and adds a note to s about the others.
 	usable(rows []int32, s *start) ([]int32, error)
 	// check refuses rows and settings with which no step can be taken; note is a warning or "".
@@ -90,6 +93,10 @@ func (basic) close() error                                   { return nil }
 func (basic) save(_ *checkpoint.Dir, _ *saved.State) error   { return nil }
 func (basic) bytes() int64                                   { return 0 }
 func (basic) warning(*start) string                          { return "" }
+
+func (b basic) reads(stages data.Stages) data.Options {
+	return b.t.cfg.TrainOptions(b.kind, stages)
+}
 
 func (b basic) length() string     { return report.Count(b.t.total, "step") }
 func (b basic) hasReference() bool { return b.t.cfg.NeedsReference(b.kind) }

@@ -119,6 +119,8 @@ var table = []Metric{
 	{"opd/teacher_mass", "share", "the teacher's probability of these tokens together; the rest is the tail", "%.3f"},
 	{"opd/student_mass", "share", "the student's probability of the same tokens", "%.3f"},
 	{"opd/teacher_nll", "nats", "mean of minus the teacher's log-probability over the student's tokens; the rest of opd/reverse_kl is the student's entropy", "%.3g"},
+	{"opd/horizon", "tokens", "largest number of tokens of an answer that the step samples and learns (teacher.horizon)", "%.0f"},
+	{"opd/horizon_frac", "share", "share of the answers that end there, which is no fault; rollout/truncated_frac and rollout/len_ratio are absent while the horizon is below data.max_response_length", "%.2f"},
 	{"opd/unspelled_frac", "share", "with a teacher of another tokenizer: share of the answers whose text its tokens do not spell byte by byte (it normalises it, say), and which are not compared", "%.2f"},
 	{"opd/ends_compared", "share",
 		"share of the answers' ends that the teacher also ends with; the others have the mean advantage",

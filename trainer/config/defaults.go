@@ -32,7 +32,7 @@ func Default() Config {
 		Actor:  actor.DefaultConfig(),
 		Critic: critic.DefaultConfig(),
 		DPO:    DefaultDPO(), Teacher: TeacherConfig{Loss: "policy", Beta: 1, TopK: 32,
-			Weights: model.Native},
+			HorizonPace: "constant", Weights: model.Native},
 		Env: EnvConfig{Workers: 1, MaxTurns: 16, MaxTokens: 2048, Timeout: 60,
 			MaxFaults: 0.2},
 		Trainer: RunConfig{ResumeOptim: "critic", CriticWarmupMax: 200, WarmupActor: "sft",

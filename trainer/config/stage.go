@@ -119,6 +119,39 @@ func (c *Config) LongestScored(stage Stage) int {
 	return c.Data.MaxPrompt + c.MaxAnswer(stage)
 }
 
+// HasHorizon reports whether a stage samples the first tokens of answers alone, in some steps.
+func (c *Config) HasHorizon(stage Stage) bool { return stage == OPD && c.Teacher.Horizon > 0 }
+
+// Horizon returns how many tokens of an answer a stage samples in a step, from 0, of so many.
+func (c *Config) Horizon(stage Stage, step, steps int) int {
+	most := c.MaxAnswer(stage)
+	if !c.HasHorizon(stage) {
+		return most
+	}
+	first := min(c.Teacher.Horizon, most)
+	if c.Teacher.HorizonPace == "constant" || steps < 2 {
+		return first
+	}
+	return first + (most-first)*min(step, steps-1)/(steps-1)
+}
+
+// LongestSampled returns the longest answer, in tokens, that a stage samples to learn from it.
+func (c *Config) LongestSampled(stage Stage) int { return c.Horizon(stage, 1, 2) }
+
+// MeanSampled returns the mean number of tokens, over the steps of a run, that a stage samples of
+// an answer of n tokens.
+func (c *Config) MeanSampled(stage Stage, n float64) float64 {
+	if !c.HasHorizon(stage) {
+		return n
+	}
+	const steps = 101 // evenly over the run
+	sum := 0.0
+	for step := range steps {
+		sum += min(n, float64(c.Horizon(stage, step, steps)))
+	}
+	return sum / steps
+}
+
 // MaxTeacherPrompt returns the longest prompt that a teacher reads, in tokens.
 func (c *Config) MaxTeacherPrompt() int {
 	if c.Teacher.PromptKey == "" {

@@ -161,6 +161,9 @@ func (c *Config) validateTeacher(stage Stage) (errs []error) {
 	} else if c.Teacher.Path == "" && c.Teacher.URL == "" {
 		bad("teacher.path: no teacher: give --teacher DIR, a model whose weights are at hand, or --teacher-url URL, a server that scores texts. Of a teacher that is known by its answers alone gad sft, dpo and the game learn")
 	}
+	if h := c.Teacher.Horizon; c.HasHorizon(stage) && h > c.Data.MaxResponse {
+		bad("teacher.horizon %d is above data.max_response_length %d: lower it, or leave it out for whole answers", h, c.Data.MaxResponse)
+	}
 	if key := c.Teacher.PromptKey; key != "" && c.Data.Turns != data.TurnsLast {
 		bad("data.turns is %s, and teacher.prompt_key %s has one prompt of a row, which is that of its last answer: use data.turns=last", c.Data.Turns, key)
 	}

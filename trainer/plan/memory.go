@@ -18,7 +18,8 @@ import (
 func Need(f model.Footprint, shape model.Config, c config.Config, stage config.Stage,
 	ranks int) int64 {
 	p := Plan{Stage: stage, ranks: ranks, PromptMean: float64(c.Data.MaxPrompt),
-		AnswerMean: float64(c.MaxAnswer(stage)), chunks: c.Chunks(stage),
+		AnswerMean: float64(c.LongestSampled(stage)), whole: float64(c.MaxAnswer(stage)),
+		chunks:   c.Chunks(stage),
 		lastOnly: c.Critic.Reads == "last"}
 	return Total(p.planMemory(f, shape, c))
 }
@@ -28,7 +29,8 @@ func Need(f model.Footprint, shape model.Config, c config.Config, stage config.S
 func Slots(f model.Footprint, free int64, shape model.Config, c config.Config, stage config.Stage,
 	ranks int) int {
 	p := Plan{Stage: stage, ranks: ranks, MemoryFree: free, PromptMean: float64(c.Data.MaxPrompt),
-		AnswerMean: float64(c.MaxAnswer(stage)), chunks: c.Chunks(stage),
+		AnswerMean: float64(c.LongestSampled(stage)), whole: float64(c.MaxAnswer(stage)),
+		chunks:   c.Chunks(stage),
 		lastOnly: c.Critic.Reads == "last"}
 	p.choose(f, shape, c)
 	return p.slots(c)
@@ -126,7 +128,10 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	sampled := func(o model.PlanOptions, n int) model.PlanOptions {
 		o.Slots, o.N, o.Prompts, o.PromptTokens, o.MaxNew =
 			p.slots(c), n, c.Data.TrainBatchSize, c.Data.MaxPrompt,
-			c.MaxAnswer(p.Stage)
+			c.LongestSampled(p.Stage)
+		if len(c.Data.ValFiles) > 0 { // a validation has whole answers
+			o.MaxNew = c.MaxAnswer(p.Stage)
+		}
 		o.Chunks = c.Chunks(p.Stage)
 		return o
 	}
@@ -183,7 +188,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		labels := actorTokens // labels of one pack at a time; a server's, of a whole step
 		if !c.LoadsTeacher(p.Stage) {
 			other, name = model.Config{}, "divergence: the teacher's labels, logits by the chunk"
-			labels = c.Data.TrainBatchSize * c.Rollout.N * c.Data.MaxResponse
+			labels = c.Data.TrainBatchSize * c.Rollout.N * c.LongestSampled(p.Stage)
 		}
 		n := shape.KLMemory(f, other, actorTokens)
 		if c.Teacher.Loss == "topk" {
@@ -251,7 +256,7 @@ func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 	}
 	// tokens of a network's largest pack: a prompt with all its answers, and the longest sequence
 	tokens := func(network config.Network, limit, prompts int) int {
-		whole := int(p.answerTokens(network, float64(c.MaxAnswer(p.Stage))))
+		whole := int(p.answerTokens(network, float64(c.LongestSampled(p.Stage))))
 		prompt := c.Data.MaxPrompt + c.StepAnswers(p.Stage)*whole
 		return max(min(limit, prompts*prompt), p.longest(network))
 	}
@@ -272,6 +277,9 @@ func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 		}
 		forward = max(forward, min(c.Actor.MaxTokenLen,
 			c.Trainer.ValRows*(c.Data.MaxPrompt+answer)))
+		if c.HasHorizon(p.Stage) { // a whole answer may be longer than all that is learned
+			forward = max(forward, int(p.PromptMean+p.whole))
+		}
 	}
 	return actor, critic, max(forward, p.teacherTokens(c, actor))
 }
@@ -283,9 +291,9 @@ func (p *Plan) teacherTokens(c config.Config, ofActor int) int {
 		return 0
 	}
 	n, read := float64(c.StepAnswers(p.Stage)), p.promptOf(config.Teacher)
-	longest := c.MaxTeacherPrompt() + c.MaxAnswer(p.Stage)
+	longest := c.MaxTeacherPrompt() + c.LongestSampled(p.Stage)
 	if !c.Divergence(p.Stage) {
-		most := c.Data.TrainBatchSize * (c.MaxTeacherPrompt() + int(n)*c.MaxAnswer(p.Stage))
+		most := c.Data.TrainBatchSize * (c.MaxTeacherPrompt() + int(n)*c.LongestSampled(p.Stage))
 		return max(min(c.Actor.MaxTokenLen, most), longest)
 	}
 	prompts := math.Ceil(float64(ofActor) / (p.PromptMean + n*p.AnswerMean))

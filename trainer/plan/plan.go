@@ -52,7 +52,7 @@ type Plan struct {
 	leftOutFor  string  // why
 	Chosen      string  // rows that data.where leaves, in words; "": all
 	PromptMean  float64 // tokens
-	AnswerMean  float64 // tokens, of the teacher, cut at the limit
+	AnswerMean  float64 // tokens, of the teacher, cut at the limit and by teacher.horizon
 	// tokens of the prompts that the teacher reads (teacher.prompt_key); 0: PromptMean
 	TeacherPromptMean float64
 	ValRows           int     // rows that a validation reads
@@ -66,9 +66,10 @@ type Plan struct {
 
 	limit      int // longest answer, tokens
 	chunks     model.Chunks
-	lastOnly   bool  // the discriminator reads a thought's last chunk
-	soft       bool  // rows have log-probabilities of the teacher
-	checkpoint int64 // bytes of a checkpoint
+	lastOnly   bool    // the discriminator reads a thought's last chunk
+	whole      float64 // AnswerMean without a horizon
+	soft       bool    // rows have log-probabilities of the teacher
+	checkpoint int64   // bytes of a checkpoint
 	// the run that this one starts from has validated the student already
 	validated bool
 
@@ -165,7 +166,8 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 		return nil, err
 	}
 	p := &Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt),
-		AnswerMean: float64(c.MaxAnswer(stage)), Steps: c.Trainer.TotalSteps, validated: measured,
+		AnswerMean: c.MeanSampled(stage, float64(c.MaxAnswer(stage))), Steps: c.Trainer.TotalSteps,
+		validated: measured, whole: float64(c.MaxAnswer(stage)),
 		chunks: c.Chunks(stage), lastOnly: c.Critic.Reads == "last"}
 	if c.LoadsTeacher(stage) && c.Teacher.PromptKey != "" {
 		p.TeacherPromptMean = float64(c.MaxTeacherPrompt())
@@ -213,7 +215,7 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 		}
 	}
 	p.planDisk(shape, c)
-	p.limit = c.MaxAnswer(stage)
+	p.limit = int(c.MeanSampled(stage, float64(c.MaxAnswer(stage))))
 	if c.Trainer.Output != "" {
 		if p.DiskFree, err = fsys.Free(c.Trainer.Output); err != nil &&
 			!errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errors.ErrUnsupported) {
@@ -259,7 +261,7 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 		}
 	}
 	const most = 512
-	var prompts, answers, n, read, teachers float64
+	var prompts, answers, n, read, teachers, whole float64
 	for i := 0; i < set.Len(); i += max(1, set.Len()/most) {
 		r, err := set.Row(i)
 		if err != nil {
@@ -270,14 +272,14 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 			return fmt.Errorf("data: row %d: %w", r.Index, err)
 		}
 		read++
-		whole := enc.Answer(r.Teacher)
+		all := enc.Answer(r.Teacher)
 		if r.Turns != nil {
-			if whole, _, err = enc.Reply(r); err != nil {
+			if all, _, err = enc.Reply(r); err != nil {
 				return fmt.Errorf("data: row %d: %w", r.Index, err)
 			}
 		}
 		p.soft = p.soft || r.Logprobs != nil && r.LogprobsFault() == ""
-		answer := enc.Response(whole)
+		answer := enc.Response(all)
 		if c.Data.Overlong == "filter" && len(ids) > c.Data.MaxPrompt ||
 			c.Data.TruncTeacher == "filter" && (!answer.Finished || r.Unfinished()) {
 			continue // as the run leaves it out
@@ -293,7 +295,8 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 			}
 			teachers += float64(len(ids))
 		}
-		prompts, answers, n = prompts+float64(len(ids)), answers+float64(answer.Len()), n+1
+		prompts, whole, n = prompts+float64(len(ids)), whole+float64(answer.Len()), n+1
+		answers += c.MeanSampled(p.Stage, float64(answer.Len()))
 	}
 	if n == 0 && read > 0 {
 		return fmt.Errorf("data: %s: none of %s is within data.max_prompt_length %d and data.max_response_length %d: raise them", strings.Join(set.Files(), " "), report.Count(int(read), "row"), c.Data.MaxPrompt, c.Data.MaxResponse)
@@ -319,7 +322,7 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 	}
 	p.Rows, p.LeftOut, p.PromptMean, p.AnswerMean =
 		rows, set.Len()-rows, prompts/max(n, 1), answers/max(n, 1)
-	p.TeacherPromptMean = teachers / max(n, 1)
+	p.TeacherPromptMean, p.whole = teachers/max(n, 1), whole/max(n, 1)
 	if len(c.Data.ValFiles) > 0 {
 		val, err := data.OpenFiles(c.Data.ValFiles, c.Data.ValOptions(nil))
 		if err != nil {

@@ -26,7 +26,8 @@ const saveRate = 500e6
 
 // setTimes sets the time of a step of c and of the work between steps.
 func (p *Plan) setTimes(c config.Config, independent bool, t tokenTimes) {
-	longest := float64(c.MaxAnswer(p.Stage))
+	whole := float64(c.MaxAnswer(p.Stage))
+	longest := c.MeanSampled(p.Stage, whole)
 	p.StepTime = p.stepTime(c, independent, t, p.AnswerMean)
 	if p.Stage != config.SFT {
 		p.AtLimit = sum(p.stepTime(c, independent, t, longest))
@@ -52,13 +53,13 @@ func (p *Plan) setTimes(c config.Config, independent bool, t tokenTimes) {
 		each := func(length float64) float64 {
 			return float64(p.ValRows) *
 				(p.PromptMean*t.forward + length*t.decoded +
-					passes*(p.PromptMean+p.AnswerMean)*t.forward)
+					passes*(p.PromptMean+p.wholeMean())*t.forward)
 		}
 		name := fmt.Sprintf("validation of %s", report.Count(p.ValRows, "row"))
 		if c.Trainer.Checker != "" {
 			name += ", without the checker"
 		}
-		p.addRepeated(name, each(p.AnswerMean), each(longest), func(steps int) int {
+		p.addRepeated(name, each(p.wholeMean()), each(whole), func(steps int) int {
 			n := everyAndLast(c.Trainer.TestFreq)(steps)
 			if c.Trainer.ValBeforeTrain && !p.validated { // Trainer.validateStart
 				n++
@@ -67,6 +68,9 @@ func (p *Plan) setTimes(c config.Config, independent bool, t tokenTimes) {
 		})
 	}
 }
+
+// wholeMean returns the mean tokens of a whole answer, which a validation has.
+func (p *Plan) wholeMean() float64 { return max(p.whole, p.AnswerMean) }
 
 // addCheckpoints adds the checkpoints to the work between steps.
 func (p *Plan) addCheckpoints(c config.Config) {
