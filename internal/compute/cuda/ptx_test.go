@@ -385,7 +385,7 @@ func ptxCompile(in *ptxInstr, op string, args []string, register func(string) in
 		floats(func(a, b float32) float32 { return a + b })
 	case "sub.f32":
 		floats(func(a, b float32) float32 { return a - b })
-	case "mul.f32":
+	case "mul.f32", "mul.rn.f32": // with the rounding it is not contracted
 		floats(func(a, b float32) float32 { return a * b })
 	case "div.rn.f32":
 		floats(func(a, b float32) float32 { return a / b })
@@ -438,6 +438,12 @@ func ptxCompile(in *ptxInstr, op string, args []string, register func(string) in
 		a := val(1)
 		bits := min(ptxBits(parts[1]), ptxBits(parts[2]))
 		set(func(t *ptxThread) uint64 { return cut(a(t), bits) })
+	case "cvt.f32.f16":
+		a := val(1)
+		set(func(t *ptxThread) uint64 { return fromF(float32(halfValue(uint16(a(t))))) })
+	case "cvt.rn.f16.f32":
+		a := val(1)
+		set(func(t *ptxThread) uint64 { return uint64(halfBits(asF(a(t)))) })
 	case "cvt.rn.bf16.f32":
 		a := val(1)
 		set(func(t *ptxThread) uint64 { return bf16Bits(asF(a(t))) })
