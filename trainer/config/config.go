@@ -60,7 +60,7 @@ type TeacherConfig struct {
 	Loss         string  `yaml:"loss" choices:"policy,exact,topk" doc:"what the student learns by: policy: policy gradients whose advantage at a token is the teacher's log-probability of it minus the student's; exact: the divergence of the two distributions, over the whole vocabulary at every token of the answers; topk: KL(teacher||student) of the teacher's top_k most probable tokens and, as one more, of all others together" fixed:"true" stages:"opd"`
 	TopK         int     `yaml:"top_k" min:"1" max:"1024" doc:"with loss=topk: how many of the teacher's most probable tokens count one by one" fixed:"true" stages:"opd" needs:".loss=topk"`
 	Beta         float64 `yaml:"beta" min:"0" max:"1" doc:"with loss=exact: which divergence (GKD, arXiv 2306.13649): 1: KL(student||teacher), which prefers what the teacher does most; 0: KL(teacher||student), which covers all it does; between them beta*KL(teacher||M) + (1-beta)*KL(student||M) with the mixture M = beta*teacher + (1-beta)*student" stages:"opd" needs:".loss=exact"`
-	Weights      string  `yaml:"weights" choices:"native,q8_0,q4_0" doc:"how the teacher's weights are kept: native (as matrix products read them), or on the CPU in ggml's q8_0 or q4_0" fixed:"true" stages:"opd warmup train"`
+	Weights      string  `yaml:"weights" choices:"native,q8_0,q4_0" doc:"how the teacher's weights are kept: native (as matrix products read them), or in ggml's q8_0 or q4_0" fixed:"true" stages:"opd warmup train"`
 }
 
 // DataConfig is the `data` section.
