@@ -360,7 +360,7 @@ func stagesOf(be compute.Footprint, c model.Config, load Load) (sft, gen, gad St
 	// tokens of the longest pass, which is the discriminator's
 	longest := load.Prompts * (load.Prompt + (load.N+1)*load.New)
 	lm := model.PlanOptions{Trainable: true, Recompute: load.Recompute, LoRA: load.lora(),
-		Quant: load.Weights,
+		Quant:  load.Weights,
 		Tokens: load.Seqs * load.Length,
 		Slots:  max(load.Samples, min(load.Prompts*load.N, load.Slots)),
 		N:      1, Prompts: max(load.Samples, load.Prompts*load.N), PromptTokens: load.Prompt,

@@ -233,7 +233,7 @@ func (c *Config) Merges(stage Stage) bool {
 func (c *Config) StudentPlan() model.PlanOptions {
 	return model.PlanOptions{Kind: model.LM, Trainable: true, LoRA: c.Actor.LoRA,
 		Quant: c.LoRABase(), Recompute: c.Actor.Recompute,
-		Moments8:  c.Actor.Optim.Moments == "8bit", Offload: c.Actor.Optim.Offload}
+		Moments8: c.Actor.Optim.Moments == "8bit", Offload: c.Actor.Optim.Offload}
 }
 
 // DiscriminatorPlan returns the options by which the memory of the game's discriminator is planned,
@@ -241,7 +241,7 @@ func (c *Config) StudentPlan() model.PlanOptions {
 func (c *Config) DiscriminatorPlan() model.PlanOptions {
 	return model.PlanOptions{Kind: c.Critic.Kind(), Trainable: true, LoRA: c.Critic.LoRA,
 		Quant: c.LoRABase(), Recompute: c.Critic.Recompute,
-		Moments8:  c.Critic.Optim.Moments == "8bit", Offload: c.Critic.Optim.Offload}
+		Moments8: c.Critic.Optim.Moments == "8bit", Offload: c.Critic.Optim.Offload}
 }
 
 // The first CheckFirst steps of a run, and every CheckEvery-th, compare the sampler's

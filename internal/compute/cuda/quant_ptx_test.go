@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -120,7 +119,7 @@ func TestQuantPTX(t *testing.T) {
 // block.
 func fewPTX(t *testing.T, cc int, k *ptxKernel, class compute.Class, rng *rand.Rand) {
 	const M, N, K, first, ldc, parts = 11, 37, 96, 64, 40, 4
-	w, x := wholeBlocks(rng, first+N*K), make([]float32, M*K)
+	w, x := wholeBlocks(rng, class, first+N*K), make([]float32, M*K)
 	var narrow []byte
 	for i := range x {
 		x[i] = float32(rng.IntN(17) - 8)
@@ -162,18 +161,19 @@ func fewPTX(t *testing.T, cc int, k *ptxKernel, class compute.Class, rng *rand.R
 	}
 }
 
-// wholeBlocks returns numbers that both classes hold exactly: whole ones from -8 to 7 times a power
-// of two that differs from block to block, with -8 in each, as Q4's scale is made of, and for Q8
-// also such that the largest is 127 times its scale.
-func wholeBlocks(rng *rand.Rand, n int) []float32 {
+// wholeBlocks returns whole numbers that a class holds exactly, times a power of two that differs
+// from block to block: each block has the number that its scale is made of.
+func wholeBlocks(rng *rand.Rand, c compute.Class, n int) []float32 {
 	x := make([]float32, n)
 	for i := range x {
 		x[i] = float32(rng.IntN(16)-8) * float32(int(1)<<(i/compute.QuantBlock%3))
 	}
+	largest := float32(-8)
+	if c == compute.Q8 {
+		largest = -127
+	}
 	for b := range n / compute.QuantBlock {
-		x[b*compute.QuantBlock+b%compute.QuantBlock] = -8 * float32(int(1)<<(b%3))
+		x[b*compute.QuantBlock+b%compute.QuantBlock] = largest * float32(int(1)<<(b%3))
 	}
 	return x
 }
-
-var _ = fmt.Sprint
