@@ -213,16 +213,25 @@ func (o Options) Scratch(w compute.Work) int64 {
 			min(dkvPartBytes, 8*int64(w.Tokens)*int64(w.Heads)*int64(w.HeadDim)))
 	}
 	most = o.Block(most)
-	// Quantised weights that a product of many rows reads, in Narrow.
-	unpacked := narrow * int64(w.Quantised)
-	if w.Quantised > 0 && w.Vocab > 1 && max(w.Rows, w.Slots) > fewRows { // the head's
-		unpacked = max(unpacked, narrow*int64(min(w.Vocab, unpackedVocab))*int64(w.Hidden))
-	}
-	most += o.Block(unpacked)
+	most += o.Block(o.unpacked(w))
 	if w.Slots > 0 {
 		most += o.Block(areaBytes) + o.Block(counterBytes(min(w.Slots, decodeRows)*w.Heads))
 	}
 	return most
+}
+
+// unpacked returns the most memory of quantised weights in Narrow (quant.go) that a product of w
+// takes: a layer's, or a chunk of the head's.
+func (o Options) unpacked(w compute.Work) (bytes int64) {
+	narrow := o.Element(compute.Narrow)
+	always := w.Trainable || narrow > 2 // the gradient of an input; float32
+	if w.Quantised > 0 && (always || max(w.Tokens, w.Rows, w.Slots) > fewRows) {
+		bytes = narrow * int64(w.Quantised)
+	}
+	if w.Quantised > 0 && w.Vocab > 1 && (always || max(w.Rows, w.Slots) > fewRows) {
+		bytes = max(bytes, narrow*int64(min(w.Vocab, unpackedVocab))*int64(w.Hidden))
+	}
+	return bytes
 }
 
 // areaBytes is the least size of a graph's pinned memory: the page tables of some
