@@ -78,7 +78,8 @@ func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*
 	if err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
 	}
-	merges := m.Base() != nil && (roll.Merged == "true" || roll.Merged == "auto" && !m.Alone())
+	merges := m.Base() != nil && (roll.Merged == "true" ||
+		roll.Merged == "auto" && !m.Alone() && !model.Quantised(cfg.LoRA.Base))
 	return &Actor{cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, maxNew: maxNew,
 		merges: merges}, nil
 }

@@ -61,7 +61,7 @@ type RolloutConfig struct {
 	CarryHead   int     `yaml:"carry_head" min:"0" max:"1048576" doc:"of these, how many are the first of the thought; the others are the last" stages:"sft warmup train" fixed:"true" unproven:"all"`
 	Chunks      int     `yaml:"chunks" min:"2" max:"1048576" doc:"chunks of a thought at most; it is then cut, as an answer is at the length limit, and so is the teacher's" stages:"sft warmup train" fixed:"true"`
 	Tree        Tree    `yaml:"tree" stages:"train"`
-	Merged      string  `yaml:"merged" choices:"auto,true,false" doc:"with LoRA: whether sampling reads a copy of the weights with the adapters added, which is faster and takes the base's memory once more; auto: not where the adapters beside the base give the trainer's own bits (the CPU), otherwise if there is memory" needs:"actor.lora.rank>0"`
+	Merged      string  `yaml:"merged" choices:"auto,true,false" doc:"with LoRA: whether sampling reads a copy of the weights with the adapters added, which is faster and takes the base's memory once more; auto: not where the adapters beside the base give the trainer's own bits (the CPU), nor on a base in 8 or 4 bits, otherwise if there is memory" needs:"actor.lora.rank>0"`
 	MaxNumSeqs  int     `yaml:"max_num_seqs" min:"0" max:"65536" doc:"number of sequences generated at the same time. 0: 64; on a GPU up to 512, as many as a step has answers and the planned memory has room for when the run begins. Results do not depend on it on a CPU, and agree to rounding on a GPU"`
 }
 

@@ -45,11 +45,13 @@ func TestCUDAModelOfCost(t *testing.T) {
 		shape Config
 		lora  int
 		optim AdamWConfig
+		quant string
 	}{
-		{"Qwen2", tensorCore("Qwen2", 64), 0, AdamWConfig{}},
-		{"Qwen3, moments in 8 bits", tensorCore("Qwen3", 64), 0, AdamWConfig{Moments8: true}},
-		{"Llama, moments on the host", tensorCore("Llama", 128), 0, AdamWConfig{Offload: true}},
-		{"Qwen2, LoRA", tensorCore("Qwen2", 64), 8, AdamWConfig{}},
+		{"Qwen2", tensorCore("Qwen2", 64), 0, AdamWConfig{}, ""},
+		{"Qwen3, moments in 8 bits", tensorCore("Qwen3", 64), 0, AdamWConfig{Moments8: true}, ""},
+		{"Llama, moments on the host", tensorCore("Llama", 128), 0, AdamWConfig{Offload: true}, ""},
+		{"Qwen2, LoRA", tensorCore("Qwen2", 64), 8, AdamWConfig{}, ""},
+		{"Llama, LoRA on q4_0", tensorCore("Llama", 64), 8, AdamWConfig{}, "q4_0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			engine := gpu(t, cuda.BF16)
@@ -70,7 +72,7 @@ func TestCUDAModelOfCost(t *testing.T) {
 					var m *Model
 					var err error
 					if c.lora > 0 {
-						base, err := New(be, c.shape, Options{Kind: LM, Seed: 1})
+						base, err := New(be, c.shape, Options{Kind: LM, Seed: 1, Quant: c.quant})
 						must(t, err)
 						defer base.Close()
 						o.LoRA = DefaultLoRA()

@@ -303,6 +303,8 @@ func TestCUDALoRA(t *testing.T) {
 		c Config
 		l LoRA
 	}{
+		"Llama q8_0": {tensorCore("Llama", 64), LoRA{Rank: 8, Base: "q8_0"}},
+		"Qwen2 q4_0": {tensorCore("Qwen2", 64), LoRA{Rank: 8, Base: "q4_0"}},
 		"Qwen2 E=64": {tensorCore("Qwen2", 64), LoRA{Rank: 8}},
 		"Llama odd":  {tiny("Llama"), LoRA{Rank: 3, Alpha: 5, RSLoRA: true}},
 		"Gemma3":     {usual(tensorCore("Gemma3", 64)), LoRA{Rank: 4}},
@@ -313,16 +315,16 @@ func TestCUDALoRA(t *testing.T) {
 		for way, precision := range []string{cuda.F32, cuda.BF16} {
 			t.Run(name+"/"+precision, func(t *testing.T) {
 				be, truth := gpu(t, precision), processor(t)
-				base, baseW :=
-					narrowed(t, be, shape.c, Options{Seed: 5}),
-					narrowed(t, truth, shape.c, Options{Seed: 5})
+				o := Options{Seed: 5, Quant: shape.l.Base}
+				base, baseW := narrowed(t, be, shape.c, o), narrowed(t, truth, shape.c, o)
 				var frozen [][]float32
-				for _, p := range base.params {
+				for i, p := range base.params {
 					frozen = append(frozen, values(be, p.W))
+					same(t, "beside the CPU's "+p.Name, frozen[i], values(truth, baseW.params[i].W))
 				}
 				for arm, kind := range []Kind{LM, Scorer} {
 					for k, recompute := range []bool{false, true} {
-						if someCUDA() && (arm+way+k)%2 == 1 {
+						if someCUDA() && shape.l.Base == "" && (arm+way+k)%2 == 1 {
 							continue
 						}
 						o := Options{Kind: kind, Trainable: true, Recompute: recompute,
@@ -744,6 +746,13 @@ func TestCUDAPlan(t *testing.T) {
 			{Tokens: 128, Trainable: true, LoRA: LoRA{Rank: 16}},
 			{Kind: Scorer, Tokens: 128, Trainable: true, Recompute: true, LoRA: LoRA{Rank: 16}},
 			{Slots: 8, N: 8, Prompts: 1, PromptTokens: 48, MaxNew: 8, LoRA: LoRA{Rank: 16}},
+			{Tokens: 128, Quant: "q8_0"},
+			{Tokens: 128, Trainable: true, Recompute: true, LoRA: LoRA{Rank: 16}, Quant: "q8_0"},
+			{Tokens: 128, Trainable: true, Recompute: true, LoRA: LoRA{Rank: 16}, Quant: "q4_0"},
+			{Slots: 8, N: 8, Prompts: 1, PromptTokens: 48, MaxNew: 8, LoRA: LoRA{Rank: 16},
+				Quant: "q4_0"},
+			{Slots: 96, N: 96, Prompts: 1, PromptTokens: 48, MaxNew: 8, Quant: "q4_0"},
+			{Slots: 96, N: 96, Prompts: 1, PromptTokens: 48, MaxNew: 8, Quant: "q8_0"},
 		} {
 			all = append(all, planned{o, adamw()})
 			for _, eight := range []bool{false, true} {
@@ -770,13 +779,14 @@ func TestCUDAPlan(t *testing.T) {
 			var m *Model
 			var err error
 			if o.LoRA.On() {
-				base, errBase := New(be, c, Options{})
+				base, errBase := New(be, c, Options{Quant: o.Quant})
 				must(t, errBase)
-				of := c.Plan(be, PlanOptions{})
+				of := c.Plan(be, PlanOptions{Quant: o.Quant})
 				plan += of.Weights + of.Copies
 				m, err = base.Adapt(opt)
 				must(t, base.Close()) // once m is closed
 			} else {
+				opt.Quant = o.Quant
 				m, err = New(be, c, opt)
 			}
 			must(t, err)

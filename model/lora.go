@@ -22,7 +22,7 @@ type LoRA struct {
 	Rank    int     `yaml:"rank" min:"0" max:"65536" doc:"rank of the LoRA adapters on the linear layers: only they are trained, beside frozen weights that student, discriminator and reference share; 0: all weights are trained" alias:"actor_rollout_ref.model.lora_rank"`
 	Alpha   float64 `yaml:"alpha" min:"0" doc:"the adapters' output is multiplied by alpha/rank; 0: alpha is twice the rank" alias:"actor_rollout_ref.model.lora_alpha"`
 	RSLoRA  bool    `yaml:"rslora" doc:"multiply by alpha/sqrt(rank) instead (rank-stabilised LoRA, arXiv 2312.03732)" unproven:"true"`
-	Base    string  `yaml:"base" choices:"native,q8_0,q4_0" doc:"with a rank: how the frozen weights are kept: native (as matrix products read them: 4 bytes a parameter in float32, 2 in bfloat16), or on the CPU in ggml's q8_0 (1.06 bytes) or q4_0 (0.56; embeddings and head q8_0)" fixed:"true"`
+	Base    string  `yaml:"base" choices:"native,q8_0,q4_0" doc:"with a rank: how the frozen weights are kept: native (as matrix products read them: 4 bytes a parameter in float32, 2 in bfloat16), or in ggml's q8_0 (1.06 bytes) or q4_0 (0.56; embeddings and head q8_0)" fixed:"true"`
 	Targets string  `yaml:"targets" doc:"which layers have adapters: all-linear, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, separated by commas" alias:"actor_rollout_ref.model.target_modules"`
 }
 

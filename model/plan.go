@@ -12,7 +12,7 @@ type PlanOptions struct {
 	Trainable bool // gradients and moments
 	Recompute bool
 	LoRA      LoRA   // only adapters are counted: the Plan of their base is a frozen model's
-	Quant     string // Options.Quant, of a frozen model
+	Quant     string // Options.Quant, of a frozen model or of the base of LoRA
 	Moments8  bool   // AdamWConfig.Moments8
 	Offload   bool   // AdamWConfig.Offload
 	Ranks     int    // number of ranks that divide AdamW's state (Options.StatesOver); 0 is 1
@@ -119,9 +119,22 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		work.Tokens, work.Slots, work.Positions =
 			max(work.Tokens, prefill), slots, o.PromptTokens+first
 	}
+	if Quantised(o.Quant) && (o.LoRA.On() || !o.Trainable) {
+		work.Quantised = c.widestProduct(f.Joined())
+	}
 	p.Activations = SharedActivations(p)
 	p.Scratch = f.Scratch(work)
 	return p
+}
+
+// widestProduct returns the elements of the largest matrix that a layer's product reads, of joined
+// projections if joined.
+func (c Config) widestProduct(joined bool) int {
+	queries, values := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	if joined {
+		return c.Hidden * max(2*c.FFN, queries+2*values)
+	}
+	return c.Hidden * max(c.FFN, queries)
 }
 
 // parameters adds the memory of weights, gradients and moments of all, or of its adapters.

@@ -44,6 +44,9 @@ func gpu(t testing.TB, precision string) compute.Backend {
 // answers that are sampled.
 func TestCUDAStages(t *testing.T) {
 	cpu := ready(t)
+	quantised := func(base string, more ...string) []string {
+		return append(more, "trainer.total_steps=3", "actor.lora.rank=4", "actor.lora.base="+base)
+	}
 	stages := []struct {
 		stage    config.Stage
 		settings []string
@@ -57,10 +60,16 @@ func TestCUDAStages(t *testing.T) {
 		{config.Train, []string{"trainer.total_steps=3"},
 			[]string{"critic/d_loss", "critic/grad_norm", "actor/entropy", "actor/kl_loss",
 				"rollout/len_mean"}},
+		{config.Train, quantised("q8_0", "critic.lora.rank=4"), []string{"critic/d_loss", "critic/grad_norm",
+			"actor/entropy", "rollout/len_mean"}},
+		{config.Train, quantised("q4_0", "critic.lora.rank=4", "rollout.merged=true"), []string{"critic/d_loss",
+			"critic/grad_norm", "actor/entropy", "rollout/len_mean"}},
+		{config.OPD, quantised("q4_0", "teacher.weights=q8_0", "teacher.loss=exact"), []string{"actor/entropy", "rollout/len_mean"}},
 	}
 	for _, precision := range []string{cuda.F32, cuda.BF16} {
 		for _, s := range stages {
-			t.Run(precision+"/"+string(s.stage), func(t *testing.T) {
+			name := strings.Join(append([]string{string(s.stage)}, s.settings...), " ")
+			t.Run(precision+"/"+name, func(t *testing.T) {
 				be := gpu(t, precision)
 				out := t.TempDir()
 				want := finished(t, cpu, settings(s.stage, filepath.Join(out, "cpu"),
@@ -231,7 +240,8 @@ func TestCUDAPeakIsThePlan(t *testing.T) {
 	}
 	for _, precision := range []string{cuda.F32, cuda.BF16} {
 		open := func(precision string) compute.Backend { return gpu(t, precision) }
-		peaks(t, open, config.OPD, precision, [][]string{{}})
+		peaks(t, open, config.OPD, precision, [][]string{{}, {"trainer.device=cuda",
+			"actor.lora.rank=32", "actor.lora.base=q4_0", "teacher.weights=q8_0"}})
 		peaks(t, open, config.Warmup, precision,
 			sets)
 	}

@@ -360,6 +360,7 @@ func stagesOf(be compute.Footprint, c model.Config, load Load) (sft, gen, gad St
 	// tokens of the longest pass, which is the discriminator's
 	longest := load.Prompts * (load.Prompt + (load.N+1)*load.New)
 	lm := model.PlanOptions{Trainable: true, Recompute: load.Recompute, LoRA: load.lora(),
+		Quant:  load.Weights,
 		Tokens: load.Seqs * load.Length,
 		Slots:  max(load.Samples, min(load.Prompts*load.N, load.Slots)),
 		N:      1, Prompts: max(load.Samples, load.Prompts*load.N), PromptTokens: load.Prompt,
@@ -373,8 +374,8 @@ func stagesOf(be compute.Footprint, c model.Config, load Load) (sft, gen, gad St
 	plans := []model.Plan{c.Plan(be, lm),
 		c.Plan(be,
 			model.PlanOptions{Kind: model.Scorer, Trainable: true, Recompute: load.Recompute,
-				LoRA: lm.LoRA, Tokens: lm.Tokens}),
-		c.Plan(be, model.PlanOptions{LoRA: lm.LoRA, Tokens: lm.Tokens})}
+				LoRA: lm.LoRA, Quant: load.Weights, Tokens: lm.Tokens}),
+		c.Plan(be, model.PlanOptions{LoRA: lm.LoRA, Quant: load.Weights, Tokens: lm.Tokens})}
 	whole, scratch := base+model.SharedActivations(plans...), int64(0)
 	for _, p := range plans {
 		whole, scratch = whole+p.Total()-p.Activations-p.Scratch, max(scratch, p.Scratch)

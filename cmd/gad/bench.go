@@ -49,7 +49,7 @@ func (p *program) benchCommand() *cli.Command {
 			withLimits(&cli.IntFlag{Name: "lora-rank", Usage: "train LoRA adapters of this rank on one frozen base for all roles; 0: all weights"}, intRange(0, 1<<12)),
 			&cli.StringFlag{Name: "weights", Value: model.Native,
 				Usage: "with --lora-rank: how the base is kept: " + model.Native +
-					", or on the CPU in q8_0 or q4_0"},
+					", or in q8_0 or q4_0"},
 			withLimits(&cli.IntFlag{Name: "slots", DefaultText: "as a run takes",
 				Usage: "answers generated at the same time in a GAD step"}, intRange(1, 1<<16)),
 			&cli.StringFlag{Name: "model-cost", Usage: "measure nothing: predict the same lines for a GPU this machine does not have, from launches, bytes and products, out of " + strings.Join(cost.Names(), ", ")},

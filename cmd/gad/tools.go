@@ -109,7 +109,7 @@ func chatOf(c *cli.Context) session.ChatOptions {
 
 // weightsFlag returns the flag for the storage type of frozen weights.
 func weightsFlag() cli.Flag {
-	return &cli.StringFlag{Name: "weights", Value: model.Native, Usage: "how the weights are kept: " + model.Native + " (as matrix products read them), or on the CPU in ggml's q8_0 or q4_0, which take a quarter and an eighth of float32's memory"}
+	return &cli.StringFlag{Name: "weights", Value: model.Native, Usage: "how the weights are kept: " + model.Native + " (as matrix products read them), or in ggml's q8_0 or q4_0, which take a quarter and an eighth of float32's memory"}
 }
 
 // adapterFlag returns the flag for LoRA adapters; weights is the flag of the weights that they are

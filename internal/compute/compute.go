@@ -67,7 +67,8 @@ const (
 	// Q8 and Q4 are Frozen memory with the values of ggml's types Q8_0 and Q4_0: blocks of
 	// QuantBlock elements of a row, with a scale each (Class.Encode), 8.5 and 4.5 bits an
 	// element. Upload quantises, whole blocks at a time; whatever reads the weights reads the
-	// values of the codes, and results have the bits of a Frozen matrix with these values.
+	// values of the codes, and results have the bits of a Frozen matrix with these values; but a
+	// backend may add products of few rows in another order.
 	// Only a backend whose Footprint.Element of the class is not 0 has it.
 	Q8
 	Q4

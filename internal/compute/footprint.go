@@ -4,7 +4,7 @@ package compute
 type Footprint interface {
 	// Element returns the number of bytes of an element of class c in the backend's memory; of a
 	// quantised class, of a block of c.Unit() elements (Bytes). It is 0 for the host's memory,
-	// if the backend's is another, and for Q8 and Q4 on a backend without these classes.
+	// if the backend's is another.
 	Element(c Class) int64
 	// Block returns the number of bytes that an allocation of bytes takes, rounded up.
 	Block(bytes int64) int64
@@ -37,4 +37,7 @@ type Work struct {
 	KVHeads   int
 	HeadDim   int
 	Trainable bool
+	// elements of the largest matrix of quantised weights that a product reads, but the head; 0:
+	// none are
+	Quantised int
 }

@@ -9,6 +9,8 @@
 #   algorithms what cuBLASLt offers for a model's products, beside what it puts first
 #   gemm attention decode head adamw elementwise
 #              each operation at the shapes of Qwen2.5
+#   quantised  products with weights in q8_0 and q4_0, in registers and unpacked, beside bfloat16; then a
+#              LoRA game of the 8B shape on a base in q4_0 (GAD_BENCH_QUANTISED), memory planned and taken
 #   step       a training step of 16,384 tokens
 #   generate   256 answers of 256 tokens
 #   stages     a whole GAD step, 64 prompts x 8 answers x 512 tokens at the 1.5B shape
@@ -27,11 +29,11 @@
 set -euo pipefail
 . "$(dirname "$0")/log.sh"
 [ $# -ge 1 ] || die "usage: bench.sh BUILD [SECTION...]"
-known driver algorithms gemm attention decode head adamw elementwise step generate stages nccl torch -- "${@:2}"
+known driver algorithms gemm attention decode head adamw elementwise quantised step generate stages nccl torch -- "${@:2}"
 begin "$@"
 shift
 sections=("$@")
-[ $# -gt 0 ] || sections=(driver algorithms gemm attention decode head adamw elementwise step generate stages nccl torch)
+[ $# -gt 0 ] || sections=(driver algorithms gemm attention decode head adamw elementwise quantised step generate stages nccl torch)
 export GAD_BENCH_MODELS=${GAD_BENCH_MODELS:-0.5B 1.5B 3B}
 figures=$work/figures.txt
 : >"$figures"
@@ -94,6 +96,13 @@ bench() {
   head) benchmark head internal/compute/cuda '^BenchmarkHead$' 0.2s 200 ;;
   adamw) benchmark adamw internal/compute/cuda '^BenchmarkAdamW$' 0.2s 100 ;;
   elementwise) benchmark elementwise internal/compute/cuda '^BenchmarkElementwise$' 0.1s 200 ;;
+  quantised)
+    benchmark quantised internal/compute/cuda '^BenchmarkQuantised$' 0.1s 200
+    section quantised-game 300 ./gad bench --device cuda \
+      ${GAD_BENCH_QUANTISED:---shape qwen3-8b --lora-rank 64 --weights q4_0 --prompts 4 --prompt-tokens 256 --new-tokens 128 --micro 2048 --recompute} \
+      --what limits,stages --seconds ${GAD_BENCH_SECONDS:-200}
+    quote "$raw" 200
+    ;;
   step) benchmark step model '^BenchmarkStep$' 3x 300 && ran+=" step" ;;
   generate) benchmark generate model '^BenchmarkDecode$' 1x 300 && ran+=" generate" ;;
   stages)

@@ -64,7 +64,7 @@ type TeacherConfig struct {
 	Beta         float64 `yaml:"beta" min:"0" max:"1" doc:"with loss=exact: which divergence (GKD, arXiv 2306.13649): 1: KL(student||teacher), which prefers what the teacher does most; 0: KL(teacher||student), which covers all it does; between them beta*KL(teacher||M) + (1-beta)*KL(student||M) with the mixture M = beta*teacher + (1-beta)*student" stages:"opd" needs:".loss=exact"`
 	Horizon      int     `yaml:"horizon" min:"0" max:"1048576" doc:"how many tokens of an answer, from its first on, are sampled and learned; validation has whole answers. 0: whole answers" fixed:"true" stages:"opd" unproven:"all"`
 	HorizonPace  string  `yaml:"horizon_schedule" choices:"constant,linear" doc:"linear: the horizon grows from teacher.horizon in the first step to data.max_response_length in the last, by the steps of the run" fixed:"true" stages:"opd" needs:".horizon>0" unproven:"all"`
-	Weights      string  `yaml:"weights" choices:"native,q8_0,q4_0" doc:"how the teacher's weights are kept: native (as matrix products read them), or on the CPU in ggml's q8_0 or q4_0" fixed:"true" stages:"opd warmup train"`
+	Weights      string  `yaml:"weights" choices:"native,q8_0,q4_0" doc:"how the teacher's weights are kept: native (as matrix products read them), or in ggml's q8_0 or q4_0" fixed:"true" stages:"opd warmup train"`
 }
 
 // DataConfig is the `data` section.

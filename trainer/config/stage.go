@@ -262,25 +262,27 @@ func (c *Config) LoadsTeacher(stage Stage) bool {
 // the whole vocabulary or over its most probable tokens.
 func (c *Config) Divergence(stage Stage) bool { return stage == OPD && c.Teacher.Loss != "policy" }
 
-// Merges reports whether sampling reads a merged copy of the weights.
+// Merges reports whether sampling reads a merged copy of the weights: by default on a GPU, unless
+// the base is quantised, whose memory a copy would take again and more.
 func (c *Config) Merges(stage Stage) bool {
 	return c.Actor.LoRA.On() && stage.HasPolicy() &&
-		(c.Rollout.Merged == "true" || c.Rollout.Merged == "auto" && c.Trainer.Device == "cuda")
+		(c.Rollout.Merged == "true" || c.Rollout.Merged == "auto" && c.Trainer.Device == "cuda" &&
+			!model.Quantised(c.LoRABase()))
 }
 
 // StudentPlan returns the options by which the memory of the student is planned, without passes.
 func (c *Config) StudentPlan() model.PlanOptions {
 	return model.PlanOptions{Kind: model.LM, Trainable: true, LoRA: c.Actor.LoRA,
-		Recompute: c.Actor.Recompute,
-		Moments8:  c.Actor.Optim.Moments == "8bit", Offload: c.Actor.Optim.Offload}
+		Quant: c.LoRABase(), Recompute: c.Actor.Recompute,
+		Moments8: c.Actor.Optim.Moments == "8bit", Offload: c.Actor.Optim.Offload}
 }
 
 // DiscriminatorPlan returns the options by which the memory of the game's discriminator is planned,
 // without passes.
 func (c *Config) DiscriminatorPlan() model.PlanOptions {
 	return model.PlanOptions{Kind: c.Critic.Kind(), Trainable: true, LoRA: c.Critic.LoRA,
-		Recompute: c.Critic.Recompute,
-		Moments8:  c.Critic.Optim.Moments == "8bit", Offload: c.Critic.Optim.Offload}
+		Quant: c.LoRABase(), Recompute: c.Critic.Recompute,
+		Moments8: c.Critic.Optim.Moments == "8bit", Offload: c.Critic.Optim.Offload}
 }
 
 // The first CheckFirst steps of a run, and every CheckEvery-th, compare the sampler's

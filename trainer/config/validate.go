@@ -94,9 +94,6 @@ func (c *Config) Validate(stage Stage) error {
 	if c.Rollout.Merged == "true" && !c.Actor.LoRA.On() {
 		bad("rollout.merged is true, but actor.lora.rank is 0: there are no adapters to merge: set a rank, or leave it out")
 	}
-	if b := c.LoRABase(); model.Quantised(b) && c.Trainer.Device == "cuda" {
-		bad("the base of LoRA is kept in %s, which only the CPU has: leave actor.lora.base and critic.lora.base out, or use trainer.device=cpu", b)
-	}
 	if b := c.Critic.LoRA.Base; c.Actor.LoRA.On() && model.Quantised(b) && b != c.Actor.LoRA.Base {
 		bad("critic.lora.base is %s, but the discriminator's adapters stand on the student's base, which is %s: set actor.lora.base=%s, or leave critic.lora.base out", b, c.Actor.LoRA.Base, b)
 	}
@@ -182,9 +179,6 @@ func (c *Config) validateTeacher(stage Stage) (errs []error) {
 			what = "algorithm.teacher_weight"
 		}
 		bad("rollout.temperature is %g: %s compares the student's log-probabilities with the teacher's, which are those of temperature 1: set it to 1", t, what)
-	}
-	if w := c.Teacher.Weights; model.Quantised(w) && c.Trainer.Device == "cuda" {
-		bad("teacher.weights is %s, which only the CPU has: leave it out, or use trainer.device=cpu", w)
 	}
 	return errs
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // trainings lists the rows of a student. A row changes only the settings in its name; --fit adds
-// others. Only the row with 8-bit moments has them.
+// others. Only the row with 8-bit moments has them, and only one a base in 4 bits.
 var trainings = []struct {
 	name string
 	set  func(*config.Config)
@@ -22,6 +22,11 @@ var trainings = []struct {
 		func(c *config.Config) {
 			c.Actor.LoRA.Rank, c.Critic.LoRA.Rank = config.PresetRank,
 				config.PresetRank
+		}},
+	{fmt.Sprintf("LoRA, rank %d, base in q4_0", config.PresetRank),
+		func(c *config.Config) {
+			c.Actor.LoRA.Rank, c.Critic.LoRA.Rank, c.Actor.LoRA.Base = config.PresetRank,
+				config.PresetRank, "q4_0"
 		}},
 }
 

@@ -173,9 +173,11 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	}
 	switch {
 	case p.Stage == config.DPO: // the reference answers, once a prompt
-		part("reference", sampled(model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA}, 1))
+		part("reference", sampled(model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA,
+			Quant: c.Actor.LoRA.Base}, 1))
 	case policy && c.NeedsReference(p.Stage):
-		part("reference", model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA})
+		part("reference", model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA,
+			Quant: c.Actor.LoRA.Base})
 	}
 	if c.LoadsTeacher(p.Stage) {
 		own := shape

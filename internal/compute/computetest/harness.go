@@ -44,6 +44,8 @@ type Contract struct {
 	// Alone promises a row's bits in matrix products whatever other rows there
 	// are, and the bits of Attention in AttentionDecode.
 	Alone bool
+	// QuantFew is the most rows of a product that has an order of its own with quantised weights.
+	QuantFew int
 	// Joined is what the backend says of itself; if so, operations are held to columns, too.
 	Joined bool
 	// Workers are the counts whose results are compared; nil is 2, 1, 3 and 8. Sizes of

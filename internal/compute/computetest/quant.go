@@ -28,7 +28,7 @@ func roundTrip(class compute.Class, x []float32) []float32 {
 }
 
 // quant: weights in blocks give the bits that Frozen ones with their values give, however they
-// came there and whatever they were used for before.
+// came there and whatever they were used for before; see sameUses.
 func (s *suite) quant() {
 	for _, class := range s.quantClasses() {
 		s.zeroBlocks(class)
@@ -148,7 +148,11 @@ func (s *suite) quantTokens(class compute.Class) {
 		s.dev.Free(w.W)
 	}
 	for i, name := range []string{"Linear", "Linears", "LinearAdd"} {
-		s.equal(fmt.Sprintf("%v, 5 tokens: %s", class, name), results[0][i], results[1][i])
+		if five := fmt.Sprintf("%v, 5 tokens: %s", class, name); s.QuantFew >= 5 {
+			s.checkNear(five, results[0][i], results[1][i], s.loose(), 1)
+		} else {
+			s.equal(five, results[0][i], results[1][i])
+		}
 		s.equal(fmt.Sprintf("%v, %d tokens: %s", class, N, name), results[0][3+i], results[1][3+i])
 	}
 }

@@ -211,12 +211,44 @@ var tiles = []struct{ rows, cols, share float64 }{{128, 256, 1}, {256, 128, 1}, 
 // number of parts of the sums, at most eight, are the fastest; a multiprocessor that has no tile
 // in the last round is idle.
 func (b *Backend) product(M, N, K int, size float64, acc bool) {
+	b.productOf(M, N, K, narrow, size, acc)
+}
+
+// forward queues the product of N rows with the transpose of w, [O,I] of p's weights: quantised
+// ones as they are, or unpacked before it.
+func (b *Backend) forward(N, O, I int, p *compute.Param, size float64, acc bool) {
+	if each := b.unpack(O*I, p, N); each > 0 {
+		b.productOf(N, O, I, each, size, acc)
+		return
+	}
+	b.product(N, O, I, size, acc)
+}
+
+// unpack queues the making of n elements of p's quantised weights bfloat16, unless a product of few
+// rows reads them, whose bytes an element it returns.
+func (b *Backend) unpack(n int, p *compute.Param, rows int) (each float64) {
+	if !class(p.W).Quantised() {
+		return 0
+	}
+	each = b.size(p.W)
+	if rows <= cuda.FewRows {
+		return each
+	}
+	b.moves((each + narrow) * float64(n))
+	return 0
+}
+
+// manyRows is the number of rows that unpack takes for an operation that has no way for few.
+const manyRows = cuda.FewRows + 1
+
+// productOf queues product with each bytes an element of [K,N].
+func (b *Backend) productOf(M, N, K int, each, size float64, acc bool) {
 	m, n, k := float64(M), float64(N), float64(K)
 	writes := size * m * n
 	if acc {
 		writes *= 2
 	}
-	c := command{flops: 2 * m * n * k, bytes: 2*k*(m+n) + writes}
+	c := command{flops: 2 * m * n * k, bytes: 2*k*m + each*k*n + writes}
 	one := b.card.FLOPS * b.card.Products / float64(b.card.SMs) // of a multiprocessor
 	memory := b.card.Bytes * b.card.Memories
 	least := 0.0
@@ -342,7 +374,7 @@ func (b *Backend) size(t compute.Tensor) float64 {
 		return 0
 	}
 	class := t.Mem().(*memory).class &^ compute.Host
-	return float64(b.Element(class))
+	return float64(b.Element(class)) / float64(class.Unit())
 }
 
 // bytes returns the bytes of t.
@@ -360,7 +392,7 @@ func planes(t compute.Tensor) int {
 
 // Alloc counts n elements. They take no time: a run allocates before its first step.
 func (b *Backend) Alloc(_ string, c compute.Class, n int) (compute.Tensor, error) {
-	b.count(b.Block(b.Element(c) * int64(n)))
+	b.count(b.Block(compute.Bytes(b, c, n)))
 	return compute.View(&memory{n, c}), nil
 }
 
@@ -372,7 +404,7 @@ func (b *Backend) count(bytes int64) {
 // Free subtracts t.
 func (b *Backend) Free(t compute.Tensor) {
 	if !t.Absent() {
-		b.count(-b.Block(b.Element(class(t)) * int64(t.Len())))
+		b.count(-b.Block(compute.Bytes(b, class(t), t.Len())))
 	}
 }
 

@@ -83,7 +83,7 @@ func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
 	b.begin("Embed")
 	b.weights(table)
 	b.index("ids", ids)
-	b.moves(elements.Embed(yND.Len()).Bytes)
+	b.moves((min(narrow, b.size(table.W)) + wide) * float64(yND.Len()))
 }
 
 // EmbedGrad reads a row's gradient and reads and writes the table's.
@@ -137,7 +137,7 @@ func (b *Backend) linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 	if bias != nil && class(yNO) != compute.Wide {
 		b.weights(bias)
 	}
-	b.product(xNI.Len()/w.Cols, w.Rows, w.Cols, b.size(yNO), acc)
+	b.forward(xNI.Len()/w.Cols, w.Rows, w.Cols, w, b.size(yNO), acc)
 }
 
 // LinearAdd queues one product, which adds to a tensor other than its result.
@@ -180,7 +180,7 @@ func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
 		b.moves((wide + narrow) * bias)
 	}
 	I := ps[0].W.Cols
-	b.product(xNI.Len()/I, O, I, narrow, false)
+	b.forward(xNI.Len()/I, O, I, ps[0].W, narrow, false)
 }
 
 // LinearsGrad queues LinearGrad of one joined projection, or of each.
@@ -199,6 +199,7 @@ func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI 
 		b.sums(narrow*float64(N*O), N, O)
 	}
 	if !dxNI.Absent() {
+		b.unpack(O*I, first.W, manyRows)
 		b.product(N, I, O, narrow, false)
 	}
 	if !first.W.G.Absent() && !xNI.Absent() {
@@ -222,6 +223,7 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 	}
 	if !dxNI.Absent() {
 		b.weights(w)
+		b.unpack(O*I, w, manyRows)
 		b.product(N, I, O, narrow, acc)
 	}
 	if learns {
@@ -344,8 +346,8 @@ func (b *Backend) GeGLUGrad(yNF, _, _, dyNF, _, _ compute.Tensor) {
 
 // logits queues the product of a chunk's logits. It returns the bytes that a kernel reads to read
 // them: none if they fit the cache.
-func (b *Backend) logits(n, cols, D int) (read float64) {
-	b.product(n, cols, D, wide, false)
+func (b *Backend) logits(n, cols, D int, w *compute.Param) (read float64) {
+	b.forward(n, cols, D, w, wide, false)
 	bytes := wide * float64(n) * float64(cols)
 	if bytes > 0.8*b.card.Cache {
 		return bytes
@@ -365,12 +367,12 @@ func (b *Backend) LogProb(_ compute.HeadOut, hND compute.Tensor, w *compute.Para
 	b.weights(w)
 	b.index("rows", rows)
 	b.index("targets", targets)
-	most, width := cuda.HeadChunk(R, V, false)
+	most, width := cuda.HeadChunk(R, V, false, class(w.W))
 	for r := 0; r < R; r += most {
 		n := min(most, R-r)
 		b.moves(2 * narrow * float64(n*D))
 		for lo := 0; lo < V; lo += width {
-			b.moves(b.logits(n, min(width, V-lo), D))
+			b.moves(b.logits(n, min(width, V-lo), D, w))
 		}
 		b.moves(16 * float64(n*V/4096))
 	}
@@ -388,14 +390,15 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, _ compute.H
 	b.weights(w)
 	b.index("rows", rows)
 	b.index("targets", targets)
-	most, width := cuda.HeadChunk(R, V, true)
+	most, width := cuda.HeadChunk(R, V, true, class(w.W))
 	for r := 0; r < R; r += most {
 		n := min(most, R-r)
 		b.moves(2 * narrow * float64(n*D))
 		for lo := 0; lo < V; lo += width {
 			cols := min(width, V-lo)
-			b.moves(b.logits(n, cols, D) + narrow*float64(n*cols))
+			b.moves(b.logits(n, cols, D, w) + narrow*float64(n*cols))
 			if !dhND.Absent() {
+				b.unpack(cols*D, w, manyRows)
 				b.product(n, D, cols, wide, lo > 0)
 			}
 			if !w.G.Absent() {
@@ -424,7 +427,14 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	most := cuda.SampleRows(R, V)
 	for r := 0; r < R; r += most {
 		n := min(most, R-r)
-		read := b.logits(n, V, D)
+		width := V
+		if class(w.W).Quantised() && n > cuda.FewRows {
+			width = cuda.UnpackedVocab
+		}
+		read := 0.0
+		for lo := 0; lo < V; lo += width {
+			read += b.logits(n, min(width, V-lo), D, w)
+		}
 		b.moves(read)
 		b.moves(2 * read)
 		b.moves(16 * float64(n*V/4096))

@@ -389,6 +389,41 @@ func BenchmarkHead(b *testing.B) {
 	})
 }
 
+// BenchmarkQuantised is a layer's products with weights in blocks, in registers and unpacked, beside
+// Frozen ones: from how many rows on unpacking is faster.
+func BenchmarkQuantised(b *testing.B) {
+	benchmarks(b, func(x *bench) {
+		engine := x.be.(*Backend)
+		defer func() { engine.few = fewRows }()
+		for _, m := range []struct {
+			name string
+			I, O int
+		}{{"o", x.H * x.E, x.D}, {"gateup", x.D, 2 * x.F}, {"down", x.F, x.D}} {
+			for _, class := range []compute.Class{compute.Frozen, compute.Q8, compute.Q4} {
+				for _, n := range []int{16, 64, 128, x.R, x.N} {
+					for way, few := range map[string]int{"registers": n, "unpacked": 0} {
+						if way == "registers" && (class == compute.Frozen || n > 512) {
+							continue
+						}
+						N, I, O := float64(n), float64(m.I), float64(m.O)
+						weights := float64(compute.Bytes(x.be, class, m.I*m.O))
+						x.measure(fmt.Sprintf("%s/%v/%s/N=%d", m.name, class, way, n),
+							func(x *bench) (float64, float64, func()) {
+								y, in := x.narrow(n*m.O), x.narrow(n*m.I)
+								w := &compute.Param{Name: "bench", Rows: m.O, Cols: m.I,
+									W: x.random(class, m.O*m.I)}
+								return 2 * N * I * O, 2*N*(I+O) + weights, func() {
+									engine.few = few
+									x.be.Linear(y, in, w, nil, false)
+								}
+							})
+					}
+				}
+			}
+		}
+	})
+}
+
 // BenchmarkAdamW is the optimizer's step of the largest matrix, with its moments in each
 // class, and the norm of its gradient. Bytes that cross the bus to the host's memory count
 // as the device's: the rate says how fast the bus is.

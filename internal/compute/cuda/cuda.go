@@ -9,6 +9,7 @@
 //	engine.go     the backend, opened and closed: start here
 //	ops.go        operations on elements and rows, and AdamW
 //	products.go   matrix products with parameters
+//	quant.go      weights in blocks of 8 and 4 bits
 //	attention.go  attention and its gradient
 //	head.go       log-probabilities, samples and scores
 //	memory.go     memory, staging of indices, copies that products read
@@ -67,13 +68,36 @@ const (
 	bf16
 	master // float32 in two planes: bfloat16, and what it lacks (Master in kernels/vec.cuh)
 	code   // a byte
+	q8     // blocks with a scale each, compute.Q8 (kernels/quant.cu)
+	q4     // compute.Q4
 )
 
-// size returns the size in bytes.
+// size returns the size in bytes of an element of a type without blocks.
 func (t dtype) size() int64 { return [...]int64{4, 2, 4, 1}[t] }
 
+// quantised reports whether elements are stored in blocks of compute.QuantBlock.
+func (t dtype) quantised() bool { return t == q8 || t == q4 }
+
+// class returns the class of memory of a quantised type.
+func (t dtype) class() compute.Class {
+	if t == q4 {
+		return compute.Q4
+	}
+	return compute.Q8
+}
+
+// planes returns the bytes of n elements in each plane: codes and scales of blocks, or the whole.
+func (t dtype) planes(n int) (first, second int64) {
+	if !t.quantised() {
+		return int64(n) * t.size(), 0
+	}
+	blocks := int64(n / compute.QuantBlock)
+	return blocks * int64(t.class().CodeBytes()), 2 * blocks
+}
+
 func (t dtype) String() string {
-	return [...]string{"float32", "bfloat16", "float32 in two halves", "codes of 8 bits"}[t]
+	return [...]string{"float32", "bfloat16", "float32 in two halves", "codes of 8 bits", "q8_0",
+		"q4_0"}[t]
 }
 
 // storage returns how elements of class c are stored where Narrow memory is bfloat16.
@@ -87,6 +111,10 @@ func storage(c compute.Class, narrow dtype) dtype {
 		}
 	case compute.Code:
 		return code
+	case compute.Q8:
+		return q8
+	case compute.Q4:
+		return q4
 	}
 	return f32
 }
@@ -117,13 +145,14 @@ const decodeMultiple = 16
 // their input once, and fills the device better.
 func (Options) Joined() bool { return true }
 
-// Element returns the number of bytes of an element of class c on the device.
+// Element returns the number of bytes of an element of class c on the device, or of a block.
 func (o Options) Element(c compute.Class) int64 {
-	if c&compute.Host != 0 || c.Quantised() { // the host's memory, and classes that there are not
+	if c&compute.Host != 0 {
 		return 0
 	}
 	narrow, _ := o.precision()
-	return storage(c, narrow).size()
+	codes, scales := storage(c, narrow).planes(c.Unit())
+	return codes + scales
 }
 
 // Block rounds a block that is not small up to the driver's pages of 2 MiB, and a small one,
@@ -183,10 +212,25 @@ func (o Options) Scratch(w compute.Work) int64 {
 			min(dkvPartBytes, 8*int64(w.Tokens)*int64(w.Heads)*int64(w.HeadDim)))
 	}
 	most = o.Block(most)
+	most += o.Block(o.unpacked(w))
 	if w.Slots > 0 {
 		most += o.Block(areaBytes) + o.Block(counterBytes(min(w.Slots, decodeRows)*w.Heads))
 	}
 	return most
+}
+
+// unpacked returns the most memory of quantised weights in Narrow (quant.go) that a product of w
+// takes: a layer's, or a chunk of the head's.
+func (o Options) unpacked(w compute.Work) (bytes int64) {
+	narrow := o.Element(compute.Narrow)
+	always := w.Trainable || narrow > 2 // the gradient of an input; float32
+	if w.Quantised > 0 && (always || max(w.Tokens, w.Rows, w.Slots) > fewRows) {
+		bytes = narrow * int64(w.Quantised)
+	}
+	if w.Quantised > 0 && w.Vocab > 1 && (always || max(w.Rows, w.Slots) > fewRows) {
+		bytes = max(bytes, narrow*int64(min(w.Vocab, unpackedVocab))*int64(w.Hidden))
+	}
+	return bytes
 }
 
 // areaBytes is the least size of a graph's pinned memory: the page tables of some
@@ -404,6 +448,39 @@ func (l limits) whole(R, V int) chunks {
 	ld := stride(V)
 	fit := int(l.logits / int64(4*ld))
 	return chunks{rows: max(1, min(R, l.rows, fit)), cols: V, ld: ld}
+}
+
+// unpackedVocab is how many columns of a quantised head are unpacked at a time.
+const unpackedVocab = 4 * headTile
+
+// unpacked returns c for weights of type t: of quantised ones no more columns than are unpacked.
+func (c chunks) unpacked(t dtype) chunks {
+	if t.quantised() {
+		c.cols = min(c.cols, unpackedVocab)
+		c.ld = stride(c.cols)
+	}
+	return c
+}
+
+// Products of few rows with quantised weights (few in kernels/quant.cu): the most rows, a block's
+// rows, warps, a warp's features, and the distance of rows of sums in shared memory. How many rows
+// are few was not measured: by count of bytes the other way, which writes and reads the weights as
+// bfloat16, costs as much from some 128 on.
+const (
+	fewRows     = 64
+	fewWarps    = 8
+	fewFeatures = 16
+	fewStride   = 20
+)
+
+// fewParts returns how many warps share a sum of such a product: as few as give blocks for two on
+// each multiprocessor (dkvBlocks). It depends on the number of features alone.
+func fewParts(features int) int {
+	parts := 1
+	for parts < fewWarps && blocks(features, fewFeatures*fewWarps/parts) < dkvBlocks {
+		parts *= 2
+	}
+	return parts
 }
 
 // stride returns a row's length in memory, such that each row begins at 16 bytes in either type.

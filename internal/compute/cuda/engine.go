@@ -27,17 +27,20 @@ type Backend struct {
 	rows   int   // that one launch decodes
 	parts  int64 // the most bytes that parts of dk and dv take
 	least  int   // tiles of queries of such a part; benchmarks allow none
+	few    int   // the most rows of a product that quantised weights are not unpacked for
 
 	inUse, peak int64
 	blocks      map[driver.Ptr]int64 // all that is allocated, and its size
 	onHost      int64                // bytes of Host memory
 	pins        map[driver.Ptr][]byte
 
-	err     error // first failure since the last Sync
-	ring    staging
-	zeros   block // source of zeros that are less than a word
-	arena   block // scratch of the operation that runs
-	arrived block // zeros between operations
+	err   error // first failure since the last Sync
+	ring  staging
+	zeros block // source of zeros that are less than a word
+	arena block // scratch of the operation that runs
+	// quantised weights of the product that runs, in Narrow (quant.go)
+	unpacked block
+	arrived  block // zeros between operations
 
 	retired []block // staging that was too small, which the operation that runs may still read
 	pack    layout
@@ -91,7 +94,7 @@ func open(o Options) (*Backend, error) {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
 	b := &Backend{Options: o, dev: dev, narrow: narrow, sms: dev.Info().SMs, head: headLimits,
-		rows: decodeRows, parts: dkvPartBytes, least: leastQueries, blocks: map[driver.Ptr]int64{},
+		rows: decodeRows, parts: dkvPartBytes, least: leastQueries, few: fewRows, blocks: map[driver.Ptr]int64{},
 		pins: map[driver.Ptr][]byte{}}
 	b.name = fmt.Sprintf("cuda/%s %s", map[dtype]string{f32: F32, bf16: BF16}[narrow],
 		dev.Info().Name)
@@ -134,6 +137,7 @@ func (b *Backend) Close() error {
 	err := errors.Join(b.Sync(), b.comm.Close())
 	b.graph.drop(b, 0)
 	b.release(&b.arena)
+	b.release(&b.unpacked)
 	b.release(&b.arrived)
 	b.ring.release(b)
 	for p, bytes := range b.blocks { // that the caller has not freed

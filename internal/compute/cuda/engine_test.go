@@ -45,7 +45,7 @@ func TestConformance(t *testing.T) {
 		// tensor cores cut the lowest bits of what they add off
 		F32: {Tol: 1e-5, Align: 8, Joined: true},
 		// twice the distance of bfloat16's numbers: gradients pass through it twice
-		BF16: {Tol: 1e-5, NarrowTol: 8e-3, Align: 8, Joined: true},
+		BF16: {Tol: 1e-5, NarrowTol: 8e-3, Align: 8, Joined: true, QuantFew: fewRows},
 	} {
 		t.Run(precision, func(t *testing.T) {
 			start(t, Options{Precision: precision}) // or skip

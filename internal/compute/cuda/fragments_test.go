@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"slices"
+	"sort"
 	"strings"
 	"testing"
 
@@ -75,7 +76,7 @@ type probeIn struct {
 
 const (
 	probeWords  = 864
-	probeSize   = 768
+	probeSize   = 864
 	probeShared = 1536
 )
 
@@ -176,6 +177,15 @@ func (p *probeIn) check(out []uint32) (wrong []string) {
 		if got := math.Float32frombits(out[96+l]); !near(got, tidy(1/tidy(float64(x))), 1) {
 			say(fmt.Sprint("fast_rcp of ", x), l, 0, got, tidy(1/tidy(float64(x))))
 		}
+		half := uint16(math.Float32bits(x) >> 16)
+		if got := float64(math.Float32frombits(out[768+l])); !alike(got, halfValue(half)) {
+			say(fmt.Sprintf("from_half of %#04x", half), l, 0, got, halfValue(half))
+		}
+		words(fmt.Sprint("to_half of ", y), l, 0, out[800+l], uint32(halfBits(y)))
+		if got, want := math.Float32frombits(out[832+l]), float32(x*y)+x; !alike(float64(got),
+			float64(want)) {
+			say(fmt.Sprintf("product of %v and %v", x, y), l, 0, got, want)
+		}
 		for i, at := range fragC(l) {
 			sum := p.c[at.row][at.col]
 			for k := range 16 {
@@ -225,6 +235,46 @@ func roundedBits(x float32) uint32 {
 		return low + 1
 	}
 	return low
+}
+
+// halfValue is a binary16's value, by its definition.
+func halfValue(h uint16) float64 {
+	m, e, sign := float64(h&0x3ff), int(h>>10&31), 1-2*float64(h>>15)
+	switch {
+	case e == 31 && m > 0:
+		return math.NaN()
+	case e == 31:
+		return math.Inf(int(sign))
+	case e == 0:
+		return sign * math.Ldexp(m, -24)
+	}
+	return sign * math.Ldexp(1024+m, e-25)
+}
+
+// halfBits is the nearest binary16, ties to even, by search; a NaN is 0x7fff.
+func halfBits(x float32) uint16 {
+	if x != x {
+		return 0x7fff
+	}
+	most := math.Abs(float64(x))
+	above := sort.Search(0x7c00, func(h int) bool { return halfValue(uint16(h)) >= most })
+	h := uint16(above)
+	if above > 0 {
+		upper := halfValue(h)
+		if h == 0x7c00 {
+			upper = 65536 // where the next number would be
+		}
+		down, up := most-halfValue(h-1), upper-most
+		if down < up || down == up && (h-1)&1 == 0 {
+			h--
+		}
+	}
+	return h | uint16(math.Float32bits(x)>>16&0x8000)
+}
+
+// alike reports whether numbers have the same bits, or are both no numbers.
+func alike(x, y float64) bool {
+	return math.Float64bits(x) == math.Float64bits(y) || x != x && y != y
 }
 
 // tidy is x without subnormals, which both approximations count as zeros.
@@ -323,9 +373,9 @@ func TestInlinePTX(t *testing.T) {
 		probe = probe[:strings.Index(probe, "\n}\n")]
 		known := slices.Sorted(slices.Values(forms(probe)))
 		known = slices.Compact(known)
-		if len(known) != 10 {
+		if len(known) != 13 {
 			t.Errorf(
-				"compute_%d: the probe has %d inline instructions, want the 10 of device.cuh:\n%s",
+				"compute_%d: the probe has %d inline instructions, want the 13 of device.cuh:\n%s",
 				cc, len(known), strings.Join(known, "\n"))
 		}
 		for _, form := range forms(text) {

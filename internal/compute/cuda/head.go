@@ -35,6 +35,13 @@ func (b *Backend) headWork(c chunks, D, V int, grad bool) headWork {
 // logits queues z = invTemp*h·W for n rows and the columns lo to hi-1.
 func (b *Backend) logits(op string, k headWork, h driver.Ptr, W view, n, D, lo, hi int,
 	invTemp float32) {
+	if W.t.quantised() && n > b.few && hi-lo > unpackedVocab { // not all are unpacked at once
+		for ; lo < hi; lo += unpackedVocab {
+			b.logits(op, k, h, W, n, D, lo, min(hi, lo+unpackedVocab), invTemp)
+			k.z += 4 * unpackedVocab
+		}
+		return
+	}
 	cols := hi - lo
 	z := matrix{view{p: k.z, t: f32, n: n * k.ld}, n, cols, k.ld, false, 0}
 	part := dense(W.slice(lo*D, cols*D), cols, D)
@@ -80,7 +87,7 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 	}
 	defer b.enter()()
 	W := b.weights(op, w, b.narrow)
-	k := b.headWork(b.head.stats.chunks(R, V), D, V, false)
+	k := b.headWork(b.head.stats.chunks(R, V).unpacked(W.t), D, V, false)
 	row, target := index(b, "rows", rows), index(b, "targets", targets)
 	for r := 0; r < R; r += k.rows {
 		n, skip := min(k.rows, R-r), driver.Ptr(4*r)
@@ -117,7 +124,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 	}
 	defer b.enter()()
 	W, inv := b.weights(op, w, b.narrow), float32(invTemp)
-	k := b.headWork(b.head.grad.chunks(R, V), D, V, true)
+	k := b.headWork(b.head.grad.chunks(R, V).unpacked(W.t), D, V, true)
 	row, target := index(b, "rows", rows), index(b, "targets", targets)
 	for r := 0; r < R; r += k.rows {
 		n, skip := min(k.rows, R-r), driver.Ptr(4*r)

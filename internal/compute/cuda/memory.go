@@ -53,7 +53,9 @@ type view struct {
 	p  driver.Ptr
 	t  dtype
 	n  int
-	lo driver.Ptr // the second plane of master
+	lo driver.Ptr // the second plane of master, and the scales of blocks
+	// the first element; where there are blocks p and lo are where the first block's would be
+	first int
 }
 
 // step returns the distance of neighbouring elements in bytes, in each plane of a master.
@@ -64,6 +66,9 @@ func (v view) from(i int) driver.Ptr { return v.p + driver.Ptr(int64(i)*v.t.step
 
 // slice returns v from element lo on, n elements.
 func (v view) slice(lo, n int) view {
+	if v.t.quantised() {
+		return view{p: v.p, t: v.t, n: n, lo: v.lo, first: v.first + lo}
+	}
 	s := view{p: v.from(lo), t: v.t, n: n}
 	if v.t == master {
 		s.lo = v.lo + driver.Ptr(2*lo)
@@ -92,8 +97,11 @@ func begin(op, name string, t compute.Tensor, n int) view {
 		panic(fmt.Sprintf("cuda: %s: %s was freed", op, name))
 	}
 	v := view{p: m.p, t: m.t, n: m.n}
-	if m.t == master {
+	switch codes, _ := m.t.planes(m.n); {
+	case m.t == master:
 		v.lo = m.p + driver.Ptr(2*m.n)
+	case m.t.quantised():
+		v.lo = m.p + driver.Ptr(codes)
 	}
 	return v.slice(t.Off(), n)
 }
@@ -220,13 +228,11 @@ func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, er
 	if c&compute.Host != 0 && c != compute.Wide|compute.Host && c != compute.Code|compute.Host {
 		panic(fmt.Sprintf("cuda: Alloc: %q: class %v: only Wide and Code are on the host", what, c))
 	}
-	if c.Quantised() {
-		return compute.Tensor{}, fmt.Errorf(
-			"cuda: %q: no memory in %v here: keep these weights Frozen, or compute on the CPU",
-			what, c)
-	}
 	defer b.enter()()
 	m := &memory{t: storage(c, b.narrow), n: n}
+	if m.t.quantised() {
+		compute.CheckBlocks("Alloc", c.String(), compute.View(m))
+	}
 	var err error
 	if c&compute.Host != 0 {
 		if err = b.pin(what, m); err != nil {
@@ -234,12 +240,17 @@ func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, er
 		}
 		return compute.View(m), nil
 	}
-	bytes := (int64(n)*m.t.size() + 3) &^ 3
+	first, second := m.t.planes(n)
+	bytes := (first + second + 3) &^ 3
 	if m.block, err = b.allocate(what, bytes); err != nil {
 		return compute.Tensor{}, err
 	}
 	if bytes > 0 {
-		if err := b.dev.Set32(m.p, 0, bytes/4); err != nil {
+		err := b.dev.Set32(m.p, 0, bytes/4)
+		if err == nil && m.t == q4 { // whose code of zero is 8
+			err = b.dev.Set32(m.p, 0x88888888, first/4)
+		}
+		if err != nil {
 			b.release(&m.block)
 			return compute.Tensor{}, fmt.Errorf("cuda: %q: zero %d bytes: %w", what, bytes, err)
 		}
@@ -349,20 +360,10 @@ func (b *Backend) scratch(bytes ...int64) []driver.Ptr {
 	if b.err != nil {
 		return places
 	}
-	if need > b.arena.bytes {
-		if b.graph.fixed() {
-			b.graph.diverged = true // the arena cannot move under a graph
-			return places
-		}
-		b.wait()
-		b.release(&b.arena)
-		var err error
-		if b.arena, err = b.allocate("scratch", need); err != nil {
-			b.err = err
-			return places
-		}
+	p := b.room(&b.arena, "scratch", need)
+	if p == 0 {
+		return places
 	}
-	p := b.arena.p
 	for i, n := range bytes {
 		places[i] = p
 		p += driver.Ptr(alignScratch(n))
@@ -370,10 +371,35 @@ func (b *Backend) scratch(bytes ...int64) []driver.Ptr {
 	return places
 }
 
-// weights returns the whole of p.W in type t: W itself, the bfloat16 plane of a master, or the copy
-// derived from W, which is made at its first use.
+// room returns k's address, once k has at least bytes; it is 0 after a failure, and where k would
+// move under a graph.
+func (b *Backend) room(k *block, what string, bytes int64) driver.Ptr {
+	if b.err != nil {
+		return 0
+	}
+	if bytes > k.bytes {
+		if b.graph.fixed() {
+			b.graph.diverged = true
+			return 0
+		}
+		b.wait()
+		b.release(k)
+		var err error
+		if *k, err = b.allocate(what, bytes); err != nil {
+			b.err = err
+			return 0
+		}
+	}
+	return k.p
+}
+
+// weights returns the whole of p.W in type t: W itself, also of quantised ones if t is Narrow, the
+// bfloat16 plane of a master, or the copy derived from W, which is made at its first use.
 func (b *Backend) weights(op string, p *compute.Param, t dtype) view {
 	w := local(op, "W", p.W, p.Len())
+	if w.t.quantised() && t == b.narrow {
+		return w
+	}
 	if w.t == t || w.n == 0 || w.t == master && t == bf16 {
 		return view{p: w.p, t: t, n: w.n}
 	}
@@ -404,7 +430,8 @@ func (b *Backend) weights(op string, p *compute.Param, t dtype) view {
 	return view{p: d.p, t: t, n: w.n}
 }
 
-// stackWeights returns the whole of all ps' W in type t, one after the other, as one view.
+// stackWeights returns the whole of all ps' W in type t, one after the other, as one view; quantised
+// ones as weights does.
 func (b *Backend) stackWeights(op string, ps []*compute.Param, t dtype) (all view, ok bool) {
 	for i, p := range ps {
 		if i > 0 && !ps[i-1].W.EndsAt(p.W) {
@@ -413,6 +440,10 @@ func (b *Backend) stackWeights(op string, ps []*compute.Param, t dtype) (all vie
 		all.n += p.Len()
 	}
 	first := local(op, "W", ps[0].W, ps[0].Len())
+	if first.t.quantised() && t == b.narrow {
+		first.n = all.n
+		return first, true
+	}
 	if all.t = t; first.t == t || first.t == master && t == bf16 {
 		all.p = first.p
 		return all, true
@@ -477,13 +508,26 @@ func (b *Backend) Refresh(p *compute.Param) {
 		}
 		return
 	}
-	w := take("Refresh", "W", p.W, p.Len())
+	w := take("Refresh", "W", p.W, p.Len()) // quantised weights have no copy
 	b.cast(view{p: d.p, t: d.t, n: w.n}, w)
 }
 
-// cast converts all of src to dst's type; one of two types is float32.
+// cast converts all of src to dst's type; one of two types is float32, or src is quantised.
 func (b *Backend) cast(dst, src view) {
 	switch {
+	case dst.t.quantised() && dst.t == src.t:
+		codes, scales := dst.t.planes(src.n)
+		toCode, toScale := dst.t.planes(dst.first)
+		ofCode, ofScale := dst.t.planes(src.first)
+		b.copyDev(dst.p+driver.Ptr(toCode), src.p+driver.Ptr(ofCode), codes)
+		b.copyDev(dst.lo+driver.Ptr(toScale), src.lo+driver.Ptr(ofScale), scales)
+	case dst.t.quantised():
+		codes, scales := dst.t.planes(dst.first)
+		b.launch(b.k.quantise[dst.t-q8], b.flat(src.n), at(dst.p+driver.Ptr(codes)),
+			at(dst.lo+driver.Ptr(scales)), at(src.p), whole(src.n/compute.QuantBlock))
+	case src.t.quantised():
+		b.launch(b.k.dequant[src.t-q8][dst.t], b.flat(src.n), at(dst.p), at(src.p), at(src.lo),
+			whole(src.first), whole(src.n))
 	case dst.t == src.t:
 		b.copyDev(dst.p, src.p, int64(src.n)*src.t.step())
 		if src.t == master {
@@ -654,6 +698,9 @@ func (b *Backend) part() int { return len(b.ring.host) / 4 / 4 }
 func (b *Backend) Upload(dst compute.Tensor, src []float32) {
 	b.outside("Upload")
 	d := reach("Upload", "dst", dst, len(src))
+	if d.t.quantised() {
+		compute.CheckBlocks("Upload", "dst", dst)
+	}
 	defer b.enter()()
 	if host := pinnedOf(dst); host != nil {
 		if b.wait(); b.err == nil {

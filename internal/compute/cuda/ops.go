@@ -39,6 +39,9 @@ type kernelSet struct {
 	sumSquares                                       [2]*driver.Kernel
 	sumPartials                                      *driver.Kernel
 	castMaster, castOfMaster, addMaster, scaleMaster *driver.Kernel
+	// quantised type; dequant and few also by the result's
+	dequant, few         [2][2]*driver.Kernel
+	embedQuant, quantise [2]*driver.Kernel
 	// moments float32 or coded; weights float32 or master
 	adamW [2][2]*driver.Kernel
 }
@@ -88,6 +91,10 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 		sumSquares: pair("sum_squares"), sumPartials: find("sum_partials"),
 		castMaster: find("cast_f32_master"), castOfMaster: find("cast_master_f32"),
 		addMaster: find("add_master"), scaleMaster: find("scale_master"),
+		dequant:    [2][2]*driver.Kernel{pair("dequant_q8"), pair("dequant_q4")},
+		few:        [2][2]*driver.Kernel{pair("few_q8"), pair("few_q4")},
+		embedQuant: [2]*driver.Kernel{find("embed_q8"), find("embed_q4")},
+		quantise:   [2]*driver.Kernel{find("quantise_q8"), find("quantise_q4")},
 		adamW: [2][2]*driver.Kernel{{find("adamw_f32"), find("adamw_master")},
 			{find("adamw8_f32"), find("adamw8_master")}},
 	}
@@ -97,6 +104,7 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 // Zero sets t to zero.
 func (b *Backend) Zero(t compute.Tensor) {
 	v := reach("Zero", "t", t, t.Len())
+	noBlocks("Zero", "t", v)
 	if host := pinnedOf(t); host != nil {
 		b.outside("Zero of the host's memory")
 		defer b.enter()()
@@ -123,7 +131,14 @@ func (b *Backend) zero(p driver.Ptr, bytes int64) {
 // Copy copies src to dst.
 func (b *Backend) Copy(dst, src compute.Tensor) {
 	s, d := local("Copy", "src", src, src.Len()), local("Copy", "dst", dst, src.Len())
-	if d.t != s.t && (s.t != f32 || d.t != bf16) {
+	if d.t.quantised() {
+		compute.CheckBlocks("Copy", "dst", dst)
+		if s.t == d.t {
+			compute.CheckBlocks("Copy", "src", src)
+		}
+	}
+	if d.t != s.t && (s.t != f32 || d.t != bf16 && !d.t.quantised()) &&
+		(!s.t.quantised() || d.t > bf16) {
 		panic(fmt.Sprintf("cuda: Copy: dst is %v, want %v: allocate it in the other class", d.t,
 			s.t))
 	}
@@ -134,6 +149,7 @@ func (b *Backend) Copy(dst, src compute.Tensor) {
 // Add adds x to y.
 func (b *Backend) Add(y, x compute.Tensor) {
 	xv := local("Add", "x", x, x.Len())
+	noBlocks("Add", "x", xv)
 	if yv := local("Add", "y", y, xv.n); xv.t == bf16 && yv.t == f32 {
 		defer b.enter()()
 		b.launch(b.k.addNarrow, b.flat(yv.n), at(yv.p), at(xv.p), whole(yv.n))
@@ -154,6 +170,7 @@ func (b *Backend) Add(y, x compute.Tensor) {
 // Scale multiplies t by s.
 func (b *Backend) Scale(t compute.Tensor, s float64) {
 	v := local("Scale", "t", t, t.Len())
+	noBlocks("Scale", "t", v)
 	defer b.enter()()
 	switch v.t {
 	case master:
@@ -176,6 +193,11 @@ func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
 	}
 	defer b.enter()()
 	w := b.weights(op, table, b.narrow)
+	if w.t.quantised() {
+		b.launch(b.k.embedQuant[w.t-q8], b.eachRow(N, D), at(y.p), at(w.p), at(w.lo),
+			whole(w.first), at(index(b, "ids", ids)), whole(N), whole(D), flag(b.narrow == bf16))
+		return
+	}
 	b.launch(b.k.embed[w.t], b.eachRow(N, D), at(y.p), at(w.p), at(index(b, "ids", ids)), whole(N),
 		whole(D))
 }

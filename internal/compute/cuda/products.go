@@ -75,6 +75,12 @@ func (b *Backend) multiply(op string, c, a, w matrix, alpha float32, acc bool,
 	if M == 0 || N == 0 || (K == 0 && acc && len(bias) == 0 && c.from == 0) {
 		return
 	}
+	if w.t.quantised() {
+		if b.multiplyFew(op, c, a, w, alpha, acc, bias) {
+			return
+		}
+		w.view = b.expand(w.view)
+	}
 	if c.fits() && a.fits() && w.fits() && K > 0 {
 		if bv := b.biases(op, bias, c.t); aligned(bv.p) {
 			b.counts.Products++

@@ -351,7 +351,7 @@ func ptxCompile(in *ptxInstr, op string, args []string, register func(string) in
 		}
 	case "div.s32", "div.s64", "div.u32":
 		number(func(a, b int64) int64 { return a / b })
-	case "min.s32":
+	case "min.s32", "min.s64":
 		number(func(a, b int64) int64 { return min(a, b) })
 	case "max.s32":
 		number(func(a, b int64) int64 { return max(a, b) })
@@ -378,14 +378,30 @@ func ptxCompile(in *ptxInstr, op string, args []string, register func(string) in
 		binary(func(a, b uint64) uint64 { return cut(a<<cut(b, 32), ptxBits(typ)) })
 	case "shr.u32", "shr.u64":
 		binary(func(a, b uint64) uint64 { return cut(a, ptxBits(typ)) >> cut(b, 32) })
-	case "shr.s32":
-		binary(
-			func(a, b uint64) uint64 { return cut(uint64(signed(a, 32)>>min(cut(b, 32), 31)), 32) })
+	case "shr.s32", "shr.s64":
+		bits := ptxBits(typ)
+		binary(func(a, b uint64) uint64 {
+			return cut(uint64(signed(a, bits)>>min(cut(b, 32), uint64(bits-1))), bits)
+		})
+	case "prmt.b32": // byte i of d is byte c[4i:4i+3] of b:a, or its sign
+		a, b, c := val(1), val(2), val(3)
+		set(func(t *ptxThread) (d uint64) {
+			both := cut(b(t), 32)<<32 | cut(a(t), 32)
+			for i := range 4 {
+				select4 := c(t) >> (4 * i) & 15
+				one := both >> (8 * (select4 & 7)) & 255
+				if select4 > 7 {
+					one = cut(uint64(signed(one, 8)>>7), 8)
+				}
+				d |= one << (8 * i)
+			}
+			return d
+		})
 	case "add.f32":
 		floats(func(a, b float32) float32 { return a + b })
 	case "sub.f32":
 		floats(func(a, b float32) float32 { return a - b })
-	case "mul.f32":
+	case "mul.f32", "mul.rn.f32": // with the rounding it is not contracted
 		floats(func(a, b float32) float32 { return a * b })
 	case "div.rn.f32":
 		floats(func(a, b float32) float32 { return a / b })
@@ -399,9 +415,18 @@ func ptxCompile(in *ptxInstr, op string, args []string, register func(string) in
 	case "rcp.rn.f32":
 		a := val(1)
 		set(func(t *ptxThread) uint64 { return fromF(1 / asF(a(t))) })
-	case "cvt.rn.f32.s32":
+	case "cvt.rn.f32.s32", "cvt.rn.f32.s16":
+		a, bits := val(1), ptxBits(typ)
+		set(func(t *ptxThread) uint64 { return fromF(float32(signed(a(t), bits))) })
+	case "cvt.s32.s8":
 		a := val(1)
-		set(func(t *ptxThread) uint64 { return fromF(float32(signed(a(t), 32))) })
+		set(func(t *ptxThread) uint64 { return cut(uint64(signed(a(t), 8)), 32) })
+	case "abs.f32":
+		a := val(1)
+		set(func(t *ptxThread) uint64 { return cut(a(t)&0x7fffffff, 32) })
+	case "cvt.rzi.s32.f32": // towards zero
+		a := val(1)
+		set(func(t *ptxThread) uint64 { return cut(uint64(int32(asF(a(t)))), 32) })
 	case "neg.f32":
 		a := val(1)
 		set(func(t *ptxThread) uint64 { return cut(a(t)^0x80000000, 32) })
@@ -438,6 +463,12 @@ func ptxCompile(in *ptxInstr, op string, args []string, register func(string) in
 		a := val(1)
 		bits := min(ptxBits(parts[1]), ptxBits(parts[2]))
 		set(func(t *ptxThread) uint64 { return cut(a(t), bits) })
+	case "cvt.f32.f16":
+		a := val(1)
+		set(func(t *ptxThread) uint64 { return fromF(float32(halfValue(uint16(a(t))))) })
+	case "cvt.rn.f16.f32":
+		a := val(1)
+		set(func(t *ptxThread) uint64 { return uint64(halfBits(asF(a(t)))) })
 	case "cvt.rn.bf16.f32":
 		a := val(1)
 		set(func(t *ptxThread) uint64 { return bf16Bits(asF(a(t))) })
@@ -595,6 +626,9 @@ func ptxAccess(in *ptxInstr, parts, args []string, register func(string) int) {
 		mem := t.m.memory(space, address(t), bytes*len(slots))
 		for i, d := range slots {
 			t.regs[d] = little(mem[i*bytes : (i+1)*bytes])
+			if typ == "s8" || typ == "s16" { // into a wider register, with the sign
+				t.regs[d] = uint64(signed(t.regs[d], 8*bytes))
+			}
 		}
 	}
 }

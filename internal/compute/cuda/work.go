@@ -5,16 +5,23 @@ import "gad/internal/compute"
 // This file is what a model of cost (package cost) must know of how the engine divides its
 // work. It is here, in either build, so that it changes with the engine.
 
+// FewRows is the most rows of a product that reads quantised weights as they are. Other products
+// read them as they are unpacked, in an operation of its own.
+const FewRows = fewRows
+
 // HeadChunk returns how many rows, and how many columns of their logits, LogProb takes at a time,
-// or LogProbGrad if grad.
-func HeadChunk(R, V int, grad bool) (rows, cols int) {
+// or LogProbGrad if grad, with weights of a class.
+func HeadChunk(R, V int, grad bool, c compute.Class) (rows, cols int) {
 	l := headLimits.stats
 	if grad {
 		l = headLimits.grad
 	}
-	c := l.chunks(R, V)
-	return c.rows, c.cols
+	k := l.chunks(R, V).unpacked(storage(c, bf16))
+	return k.rows, k.cols
 }
+
+// UnpackedVocab is how many columns of a quantised head Sample unpacks at a time.
+const UnpackedVocab = unpackedVocab
 
 // SampleRows returns how many of R rows Sample takes at a time, with all their logits.
 func SampleRows(R, V int) int { return headLimits.sample.whole(R, V).rows }

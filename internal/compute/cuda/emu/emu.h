@@ -342,6 +342,26 @@ DEVICE float fast_rcp(float x) {
     return fabsf(y) < FLT_MIN ? copysignf(0.0f, y) : y;
 }
 
+DEVICE float from_half(u16 x) {
+    u32 sign = (u32)(x & 0x8000) << 16;
+    if ((x & 0x7c00) == 0x7c00) return __uint_as_float(sign | 0x7f800000u | (u32)(x & 0x3ff) << 13);
+    float y = __uint_as_float((u32)(x & 0x7fff) << 13) * 0x1p112f; // the other exponent's bias
+    return __uint_as_float(__float_as_uint(y) | sign);
+}
+DEVICE u16 to_half(float x) {
+    u32 u = __float_as_uint(x), sign = u >> 16 & 0x8000;
+    u &= 0x7fffffffu;
+    if (u > 0x7f800000u) return 0x7fff;
+    if (u >= 0x477ff000u) return (u16)(sign | 0x7c00);
+    if (u >= 0x38800000u) { // a normal number
+        u -= (127 - 15) << 23;
+        return (u16)(sign | (u + 0xfff + (u >> 13 & 1)) >> 13);
+    }
+    // A subnormal number is a multiple of 2^-24, as far apart as float32's neighbours of 0.5.
+    return (u16)(sign | (__float_as_uint(__uint_as_float(u) + 0.5f) - __float_as_uint(0.5f)));
+}
+DEVICE float product(float x, float y) { return x * y; }
+
 DEVICE void mma(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], EMU_AT) {
     emu::Mma m{d, a, b};
     emu::collect(emu::mma, &m, file, line);

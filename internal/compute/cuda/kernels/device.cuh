@@ -69,6 +69,26 @@ DEVICE float fast_rcp(float x) {
     return y;
 }
 
+// from_half widens a binary16, to_half rounds to the nearest one, ties to even, from 65520 on to
+// infinity. Subnormal numbers count.
+DEVICE float from_half(u16 x) {
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+    return y;
+}
+DEVICE u16 to_half(float x) {
+    u16 y;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+}
+
+// product is x*y, rounded: no sum with it becomes a fused multiply-add.
+DEVICE float product(float x, float y) {
+    float z;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+    return z;
+}
+
 // mma: d[16,8] += a[16,16] * b[16,8] over a warp, bfloat16 with float sums, in
 // the fragment layout of mma.sync.aligned.m16n8k16.row.col (PTX ISA, "Matrix
 // fragments for mma.m16n8k16 with floating point type").

@@ -4,6 +4,7 @@
 #include "elementwise.cu"
 #include "norm.cu"
 #include "gemm.cu"
+#include "quant.cu"
 #include "optim.cu"
 #include "head.cu"
 #include "sample.cu"

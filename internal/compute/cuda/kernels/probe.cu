@@ -40,6 +40,10 @@ KERNEL(32, probe, u32 *out, const u32 *in) {
 #pragma unroll
     for (int i = 0; i < 4; i++) out[384 + 4 * lane + i] = a[i];
 
+    out[768 + lane] = __float_as_uint(from_half((u16)(in[2 * lane] >> 16)));
+    out[800 + lane] = to_half(y);
+    out[832 + lane] = __float_as_uint(product(x, y) + x);
+
     copy_wait<1>();
     *(uint4 *)(out + 512 + 4 * lane) = *(const uint4 *)(first + 16 * lane);
     copy_wait<0>();
