@@ -10,6 +10,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
 	"gad/internal/compute/ref"
+	"gad/internal/hostile"
 	"gad/model/internal/pages"
 )
 
@@ -274,6 +275,10 @@ func TestPrefixesChangeNoBit(t *testing.T) {
 			e.Close()
 		}
 	}
+	requests := 100
+	if !hostile.Long() {
+		requests = 40
+	}
 	tight := EngineOptions{Slots: 3, PageTokens: 4, Pages: pages.Count(longest, 4) + 9, Admit: 7}
 	options := []EngineOptions{
 		tight,
@@ -287,12 +292,12 @@ func TestPrefixesChangeNoBit(t *testing.T) {
 			names = names[1:2]
 		}
 		for _, name := range names {
-			check(t, be, name, 100, options...)
+			check(t, be, name, requests, options...)
 		}
 	})
 	t.Run("bf16", func(t *testing.T) {
 		narrowly(t,
-			func(t *testing.T, be compute.Backend) { check(t, be, "qwen2_tied", 100, options...) })
+			func(t *testing.T, be compute.Backend) { check(t, be, "qwen2_tied", requests, options...) })
 	})
 }
 
