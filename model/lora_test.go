@@ -346,7 +346,7 @@ func TestAdaptMemory(t *testing.T) {
 		_, err := NewOptimizer(m, AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8})
 		must(t, err)
 	}
-	seqs := seqsOf(c.Vocab, 200, 200, 112)
+	seqs := seqsOf(c.Vocab, 50, 50, 28)
 	must(t, lm.LogProbGrad(seqs, 1,
 		func(logp, ent [][]float32) (_, _ [][]float32, err error) { return logp, nil, nil }))
 	must(t, scorer.ScoreGrad(seqs,
@@ -354,7 +354,7 @@ func TestAdaptMemory(t *testing.T) {
 	_, _, err = frozen.LogProbs(seqs, 1)
 	must(t, err)
 	_, peak := be.Memory()
-	const n = 512
+	const n = 128
 	of := c.Plan(be, PlanOptions{Kind: LM})
 	one := of.Weights + of.Copies
 	plans := []Plan{c.Plan(be, PlanOptions{Kind: LM, Trainable: true, LoRA: l, Tokens: n}),

@@ -16,6 +16,7 @@ import (
 	"gad/internal/comm/commtest"
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
+	"gad/internal/hostile"
 )
 
 // The parts of all ranks are every element once, about as many for each, and begin where
@@ -118,7 +119,7 @@ func TestShardedOptimizer(t *testing.T) {
 			}},
 	} {
 		for _, eight := range []bool{false, true} {
-			if testing.Short() && eight != (b.name == "cpu") {
+			if !hostile.Long() && eight != (b.name == "cpu") {
 				continue // each once
 			}
 			t.Run(fmt.Sprint(b.name, ", 8 bits ", eight), func(t *testing.T) {

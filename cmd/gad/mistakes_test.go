@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -212,13 +213,28 @@ func gadWith(line []string) (code int, out, said string) {
 	}
 }
 
-// trees are the files below some folders.
+// trees returns the state of all that is below some folders: the type of what is no file, else size
+// and time of the last write, which whoever writes a file changes.
 func trees(t *testing.T, folders []string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for _, dir := range folders {
-		for name, content := range tree(t, dir) {
-			all[filepath.Join(dir, name)] = content
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if !d.Type().IsRegular() {
+				all[path] = d.Type().String()
+				return nil
+			}
+			info, err := d.Info()
+			if err == nil {
+				all[path] = fmt.Sprint(info.Size(), " ", info.ModTime().UnixNano())
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 	return all

@@ -13,6 +13,7 @@ import (
 
 	"gad/internal/comm"
 	"gad/internal/comm/commtest"
+	"gad/internal/hostile"
 )
 
 // The tests mostly wait: more of them at once than there are processors.
@@ -49,7 +50,7 @@ func noErrors(t *testing.T, errs []error) {
 func TestSumIsATree(t *testing.T) {
 	for _, ranks := range []int{1, 2, 4, 8} {
 		for _, n := range []int{0, 1, 2, 3, 7, 64, 1001, 2<<20 + 5} {
-			if n > 2000 && ranks > 4 {
+			if n > 2000 && (ranks > 4 || ranks < 4 && !hostile.Long()) {
 				continue
 			}
 			want := make([]float32, n)

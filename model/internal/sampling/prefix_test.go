@@ -9,6 +9,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
 	"gad/internal/compute/ref"
+	"gad/internal/hostile"
 	"gad/model"
 	"gad/model/internal/pages"
 	"gad/model/internal/sampling"
@@ -199,6 +200,10 @@ func TestPrefixesChangeNoBit(t *testing.T) {
 			e.Close()
 		}
 	}
+	requests := 100
+	if !hostile.Long() {
+		requests = 40
+	}
 	tight := model.EngineOptions{Slots: 3, PageTokens: 4, Pages: pages.Count(longest, 4) + 9, Admit: 7}
 	options := []model.EngineOptions{
 		tight,
@@ -212,12 +217,12 @@ func TestPrefixesChangeNoBit(t *testing.T) {
 			names = names[1:2]
 		}
 		for _, name := range names {
-			check(t, be, name, 100, options...)
+			check(t, be, name, requests, options...)
 		}
 	})
 	t.Run("bf16", func(t *testing.T) {
 		narrowly(t,
-			func(t *testing.T, be compute.Backend) { check(t, be, "qwen2_tied", 100, options...) })
+			func(t *testing.T, be compute.Backend) { check(t, be, "qwen2_tied", requests, options...) })
 	})
 }
 
