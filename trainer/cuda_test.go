@@ -60,10 +60,11 @@ func TestCUDAStages(t *testing.T) {
 		{config.Train, []string{"trainer.total_steps=3"},
 			[]string{"critic/d_loss", "critic/grad_norm", "actor/entropy", "actor/kl_loss",
 				"rollout/len_mean"}},
-		{config.Train, quantised("q8_0", "critic.lora.rank=4"), []string{"critic/d_loss", "critic/grad_norm",
-			"actor/entropy", "rollout/len_mean"}},
-		{config.Train, quantised("q4_0", "critic.lora.rank=4", "rollout.merged=true"), []string{"critic/d_loss",
-			"critic/grad_norm", "actor/entropy", "rollout/len_mean"}},
+		{config.Warmup, quantised("q8_0", "critic.lora.rank=4", "trainer.critic_warmup=2"),
+			[]string{"critic/d_loss", "critic/grad_norm", "critic/score_gap", "actor/sft_loss"}},
+		{config.Warmup, quantised("q4_0", "critic.lora.rank=4", "trainer.critic_warmup=2",
+			"rollout.merged=true"), []string{"critic/d_loss", "critic/grad_norm",
+			"critic/score_gap", "actor/sft_loss"}},
 		{config.OPD, quantised("q4_0", "teacher.weights=q8_0", "teacher.loss=exact"), []string{"actor/entropy", "rollout/len_mean"}},
 	}
 	for _, precision := range []string{cuda.F32, cuda.BF16} {

@@ -212,16 +212,16 @@ func (o Options) Scratch(w compute.Work) int64 {
 			min(dkvPartBytes, 8*int64(w.Tokens)*int64(w.Heads)*int64(w.HeadDim)))
 	}
 	most = o.Block(most)
-	most += o.Block(o.unpacked(w))
+	most += o.Block(o.unpackBytes(w))
 	if w.Slots > 0 {
 		most += o.Block(areaBytes) + o.Block(counterBytes(min(w.Slots, decodeRows)*w.Heads))
 	}
 	return most
 }
 
-// unpacked returns the most memory of quantised weights in Narrow (quant.go) that a product of w
+// unpackBytes returns the most memory of quantised weights in Narrow (quant.go) that a product of w
 // takes: a layer's, or a chunk of the head's.
-func (o Options) unpacked(w compute.Work) (bytes int64) {
+func (o Options) unpackBytes(w compute.Work) (bytes int64) {
 	narrow := o.Element(compute.Narrow)
 	always := w.Trainable || narrow > 2 // the gradient of an input; float32
 	if w.Quantised > 0 && (always || max(w.Tokens, w.Rows, w.Slots) > fewRows) {
@@ -453,8 +453,8 @@ func (l limits) whole(R, V int) chunks {
 // unpackedVocab is how many columns of a quantised head are unpacked at a time.
 const unpackedVocab = 4 * headTile
 
-// unpacked returns c for weights of type t: of quantised ones no more columns than are unpacked.
-func (c chunks) unpacked(t dtype) chunks {
+// limitColumns returns c for weights of type t: of quantised ones no more columns than are unpacked.
+func (c chunks) limitColumns(t dtype) chunks {
 	if t.quantised() {
 		c.cols = min(c.cols, unpackedVocab)
 		c.ld = stride(c.cols)

@@ -34,13 +34,14 @@ type Backend struct {
 	onHost      int64                // bytes of Host memory
 	pins        map[driver.Ptr][]byte
 
-	err   error // first failure since the last Sync
-	ring  staging
-	zeros block // source of zeros that are less than a word
-	arena block // scratch of the operation that runs
-	// quantised weights of the product that runs, in Narrow (quant.go)
-	unpacked block
-	arrived  block // zeros between operations
+	err       error // first failure since the last Sync
+	ring      staging
+	zeros     block // source of zeros that are less than a word
+	scratched struct {
+		arena    block // of the operation that runs
+		unpacked block // quantised weights of its product, in Narrow (quant.go)
+	}
+	arrived block // zeros between operations
 
 	retired []block // staging that was too small, which the operation that runs may still read
 	pack    layout
@@ -136,8 +137,8 @@ func (b *Backend) Close() error {
 	leave := b.dev.Enter()
 	err := errors.Join(b.Sync(), b.comm.Close())
 	b.graph.drop(b, 0)
-	b.release(&b.arena)
-	b.release(&b.unpacked)
+	b.release(&b.scratched.arena)
+	b.release(&b.scratched.unpacked)
 	b.release(&b.arrived)
 	b.ring.release(b)
 	for p, bytes := range b.blocks { // that the caller has not freed

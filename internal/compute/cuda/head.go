@@ -87,7 +87,7 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 	}
 	defer b.enter()()
 	W := b.weights(op, w, b.narrow)
-	k := b.headWork(b.head.stats.chunks(R, V).unpacked(W.t), D, V, false)
+	k := b.headWork(b.head.stats.chunks(R, V).limitColumns(W.t), D, V, false)
 	row, target := index(b, "rows", rows), index(b, "targets", targets)
 	for r := 0; r < R; r += k.rows {
 		n, skip := min(k.rows, R-r), driver.Ptr(4*r)
@@ -124,7 +124,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 	}
 	defer b.enter()()
 	W, inv := b.weights(op, w, b.narrow), float32(invTemp)
-	k := b.headWork(b.head.grad.chunks(R, V).unpacked(W.t), D, V, true)
+	k := b.headWork(b.head.grad.chunks(R, V).limitColumns(W.t), D, V, true)
 	row, target := index(b, "rows", rows), index(b, "targets", targets)
 	for r := 0; r < R; r += k.rows {
 		n, skip := min(k.rows, R-r), driver.Ptr(4*r)

@@ -360,7 +360,7 @@ func (b *Backend) scratch(bytes ...int64) []driver.Ptr {
 	if b.err != nil {
 		return places
 	}
-	p := b.room(&b.arena, "scratch", need)
+	p := b.room(&b.scratched.arena, "scratch", need)
 	if p == 0 {
 		return places
 	}
@@ -523,10 +523,10 @@ func (b *Backend) cast(dst, src view) {
 		b.copyDev(dst.lo+driver.Ptr(toScale), src.lo+driver.Ptr(ofScale), scales)
 	case dst.t.quantised():
 		codes, scales := dst.t.planes(dst.first)
-		b.launch(b.k.quantise[dst.t-q8], b.flat(src.n), at(dst.p+driver.Ptr(codes)),
+		b.launch(b.k.quant.quantise[dst.t-q8], b.flat(src.n), at(dst.p+driver.Ptr(codes)),
 			at(dst.lo+driver.Ptr(scales)), at(src.p), whole(src.n/compute.QuantBlock))
 	case src.t.quantised():
-		b.launch(b.k.dequant[src.t-q8][dst.t], b.flat(src.n), at(dst.p), at(src.p), at(src.lo),
+		b.launch(b.k.quant.dequant[src.t-q8][dst.t], b.flat(src.n), at(dst.p), at(src.p), at(src.lo),
 			whole(src.first), whole(src.n))
 	case dst.t == src.t:
 		b.copyDev(dst.p, src.p, int64(src.n)*src.t.step())

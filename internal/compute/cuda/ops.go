@@ -39,11 +39,16 @@ type kernelSet struct {
 	sumSquares                                       [2]*driver.Kernel
 	sumPartials                                      *driver.Kernel
 	castMaster, castOfMaster, addMaster, scaleMaster *driver.Kernel
-	// quantised type; dequant and few also by the result's
-	dequant, few         [2][2]*driver.Kernel
-	embedQuant, quantise [2]*driver.Kernel
+	quant                                            quantKernels
 	// moments float32 or coded; weights float32 or master
 	adamW [2][2]*driver.Kernel
+}
+
+// quantKernels is the kernels of quantised weights, by their type; dequant and few also by the
+// result's.
+type quantKernels struct {
+	dequant, few    [2][2]*driver.Kernel
+	embed, quantise [2]*driver.Kernel
 }
 
 // loadKernels finds every kernel that the backend uses, so that a module without
@@ -91,10 +96,12 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 		sumSquares: pair("sum_squares"), sumPartials: find("sum_partials"),
 		castMaster: find("cast_f32_master"), castOfMaster: find("cast_master_f32"),
 		addMaster: find("add_master"), scaleMaster: find("scale_master"),
-		dequant:    [2][2]*driver.Kernel{pair("dequant_q8"), pair("dequant_q4")},
-		few:        [2][2]*driver.Kernel{pair("few_q8"), pair("few_q4")},
-		embedQuant: [2]*driver.Kernel{find("embed_q8"), find("embed_q4")},
-		quantise:   [2]*driver.Kernel{find("quantise_q8"), find("quantise_q4")},
+		quant: quantKernels{
+			dequant:  [2][2]*driver.Kernel{pair("dequant_q8"), pair("dequant_q4")},
+			few:      [2][2]*driver.Kernel{pair("few_q8"), pair("few_q4")},
+			embed:    [2]*driver.Kernel{find("embed_q8"), find("embed_q4")},
+			quantise: [2]*driver.Kernel{find("quantise_q8"), find("quantise_q4")},
+		},
 		adamW: [2][2]*driver.Kernel{{find("adamw_f32"), find("adamw_master")},
 			{find("adamw8_f32"), find("adamw8_master")}},
 	}
@@ -194,7 +201,7 @@ func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
 	defer b.enter()()
 	w := b.weights(op, table, b.narrow)
 	if w.t.quantised() {
-		b.launch(b.k.embedQuant[w.t-q8], b.eachRow(N, D), at(y.p), at(w.p), at(w.lo),
+		b.launch(b.k.quant.embed[w.t-q8], b.eachRow(N, D), at(y.p), at(w.p), at(w.lo),
 			whole(w.first), at(index(b, "ids", ids)), whole(N), whole(D), flag(b.narrow == bf16))
 		return
 	}

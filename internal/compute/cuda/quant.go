@@ -12,7 +12,7 @@ import "gad/internal/compute"
 
 // expand returns the quantised weights w as Narrow ones, until the next call.
 func (b *Backend) expand(w view) view {
-	d := view{p: b.room(&b.unpacked, "unpacked weights", int64(w.n)*b.narrow.size()), t: b.narrow,
+	d := view{p: b.room(&b.scratched.unpacked, "unpacked weights", int64(w.n)*b.narrow.size()), t: b.narrow,
 		n: w.n}
 	b.cast(d, w)
 	return d
@@ -32,7 +32,7 @@ func (b *Backend) multiplyFew(op string, c, a, w matrix, alpha float32, acc bool
 		add = c.p
 	}
 	parts := fewParts(N)
-	b.launch(b.k.few[w.t-q8][c.t],
+	b.launch(b.k.quant.few[w.t-q8][c.t],
 		grid{blocks(N, fewFeatures*fewWarps/parts), blocks(M, fewRows), 1, 32 * fewWarps,
 			4 * fewWarps * fewStride * 8 * blocks(min(M, fewRows), 8)},
 		at(c.p), whole(c.ld), at(a.p), at(w.p), at(w.lo), whole(w.first), at(add),

@@ -16,7 +16,7 @@ func HeadChunk(R, V int, grad bool, c compute.Class) (rows, cols int) {
 	if grad {
 		l = headLimits.grad
 	}
-	k := l.chunks(R, V).unpacked(storage(c, bf16))
+	k := l.chunks(R, V).limitColumns(storage(c, bf16))
 	return k.rows, k.cols
 }
 
