@@ -284,7 +284,7 @@ func TestTeacherPromptSettings(t *testing.T) {
 	tr := opened(t, ready(t), settings(config.OPD, filepath.Join(t.TempDir(), "run"),
 		"data.train_files="+at(29, long), "teacher.prompt_key=hint",
 		"teacher.max_prompt_length=900"), config.OPD)
-	if n := tr.cfg.MaxTeacherPrompt(); n != 900 {
+	if n := tr.cfg.Teacher.LongestPrompt(tr.cfg.Data); n != 900 {
 		t.Errorf("the longest prompt of the teacher has %d tokens", n)
 	}
 }
