@@ -44,7 +44,6 @@ func converse(l layout.Layout, raw layout.Raw) (c conversed, fault *layout.Fault
 	if row.TeacherPrompt, fault = teacherPrompt(l, raw.TeacherPrompt); fault != nil {
 		return c, fault
 	}
-	row.TeacherName = raw.TeacherName
 	c.row, c.logprobs = row, raw.Logprobs
 	if !raw.TurnsOK && raw.PromptIDs == nil {
 		column := l.Content

@@ -251,7 +251,7 @@ func (r *csvRows) At(i int) (raw layout.Raw, err error) {
 			if raw.Env, err = layout.EnvOf(name, layout.TextOf(s)); err != nil {
 				return raw, err
 			}
-		case l.TeacherPrompt, l.TeacherName:
+		case l.TeacherPrompt:
 			if strings.TrimSpace(s) == "" {
 				break
 			}

@@ -58,10 +58,9 @@ type Row struct {
 	// the teacher's log-probabilities of its answer's tokens; nil if the set has none, and if the
 	// row is not of the conversation's last answer
 	Logprobs Logprobs
-	// the prompt that a teacher reads in the place of Messages, and the name of the row's teacher:
-	// columns of Options; empty: none
+	// the prompt that a teacher reads in the place of Messages, of the column that Options names;
+	// empty: none
 	TeacherPrompt []Message
-	TeacherName   string
 	Told          Told // written, never read
 }
 

@@ -180,7 +180,6 @@ func appendRecord(b []byte, ex Example) []byte {
 	str(ex.Response)
 	str(ex.ID)
 	str(ex.Finish)
-	str(ex.TeacherName)
 	b = binary.AppendUvarint(b, uint64(len(ex.Logprobs)))
 	for _, at := range ex.Logprobs {
 		b = binary.AppendUvarint(b, uint64(len(at)))
@@ -276,7 +275,6 @@ func readRecord(b []byte) (ex Example) {
 	}
 	ex.Tools, ex.Env = JSON(str()), JSON(str())
 	ex.Teacher, ex.Response, ex.ID, ex.Finish = str(), str(), str(), str()
-	ex.TeacherName = str()
 	if k := n(6); k > 0 {
 		ex.Logprobs = make(Logprobs, k)
 	}

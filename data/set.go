@@ -365,7 +365,7 @@ func (s *Set) Unread() []string {
 	for k, f := range s.files {
 		for _, c := range f.Schema() {
 			l := s.layouts[k]
-			carried := l.Reads(c.Name) && c.Name != l.TeacherPrompt && c.Name != l.TeacherName
+			carried := l.Reads(c.Name) && c.Name != l.TeacherPrompt
 			if !carried && !slices.Contains(names, c.Name) {
 				names = append(names, c.Name)
 			}
@@ -724,10 +724,6 @@ func hashRow(h hash.Hash, row Row) {
 	if len(row.TeacherPrompt) > 0 {
 		hashInt(h, -7)
 		hashTurns(h, row.TeacherPrompt)
-	}
-	if row.TeacherName != "" {
-		hashInt(h, -8)
-		hashString(h, row.TeacherName)
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 	"gad/internal/vfs"
 )
 
-// teacherFiles are three rows in every format, with columns hint, which is text, turns, a list of
-// structs where the format has them, and by, a number. The second row has none of them.
+// teacherFiles are three rows in every format, with columns hint, which is text, and turns, a list
+// of structs where the format has them. The second row has neither.
 func teacherFiles(t *testing.T) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
@@ -29,38 +29,36 @@ func teacherFiles(t *testing.T) map[string]string {
 		Teacher string  `parquet:"teacher_response"`
 		Hint    *string `parquet:"hint,optional"`
 		Turns   []turn  `parquet:"turns,list,optional"`
-		By      *int64  `parquet:"by,optional"`
 	}
 	text := arrow.BinaryTypes.String
 	schema := arrow.NewSchema([]arrow.Field{{Name: "content", Type: text},
 		{Name: "teacher_response", Type: text}, {Name: "hint", Type: text, Nullable: true},
 		{Name: "turns", Nullable: true, Type: arrow.ListOf(arrow.StructOf(
-			arrow.Field{Name: "role", Type: text}, arrow.Field{Name: "content", Type: text}))},
-		{Name: "by", Type: arrow.PrimitiveTypes.Int32, Nullable: true}}, nil)
+			arrow.Field{Name: "role", Type: text}, arrow.Field{Name: "content", Type: text}))}}, nil)
 	b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
 	var lines, csv strings.Builder
-	csv.WriteString("content,teacher_response,hint,turns,by\n")
+	csv.WriteString("content,teacher_response,hint,turns\n")
 	var rows []row
 	for i := range 3 {
-		q, hint, by := fmt.Sprintf("question %d", i), fmt.Sprintf("hint %d", i), int64(i)
+		q, hint := fmt.Sprintf("question %d", i), fmt.Sprintf("hint %d", i)
 		b.Field(0).(*array.StringBuilder).Append(q)
 		b.Field(1).(*array.StringBuilder).Append("yes")
 		if i == 1 {
 			fmt.Fprintf(&lines, `{"content":%q,"teacher_response":"yes","hint":null}`+"\n", q)
-			fmt.Fprintf(&csv, "%s,yes,,,\n", q)
+			fmt.Fprintf(&csv, "%s,yes,,\n", q)
 			rows = append(rows, row{Content: q, Teacher: "yes"})
-			for k := 2; k < 5; k++ {
+			for k := 2; k < 4; k++ {
 				b.Field(k).AppendNull()
 			}
 			continue
 		}
 		turns := fmt.Sprintf(`[{"role":"system","content":"s%d"},{"role":"user","content":"u%d"}]`, i, i)
 		fmt.Fprintf(&lines,
-			`{"content":%q,"teacher_response":"yes","hint":%q,"turns":%s,"by":%d,"more":{"hint":%q}}`+"\n",
-			q, hint, turns, i, hint)
-		fmt.Fprintf(&csv, "%s,yes,%s,\"%s\",%d\n", q, hint, strings.ReplaceAll(turns, `"`, `""`), i)
+			`{"content":%q,"teacher_response":"yes","hint":%q,"turns":%s,"more":{"hint":%q}}`+"\n",
+			q, hint, turns, hint)
+		fmt.Fprintf(&csv, "%s,yes,%s,\"%s\"\n", q, hint, strings.ReplaceAll(turns, `"`, `""`))
 		rows = append(rows, row{q, "yes", &hint, []turn{{"system", fmt.Sprint("s", i)},
-			{"user", fmt.Sprint("u", i)}}, &by})
+			{"user", fmt.Sprint("u", i)}}})
 		b.Field(2).(*array.StringBuilder).Append(hint)
 		list := b.Field(3).(*array.ListBuilder)
 		list.Append(true)
@@ -70,7 +68,6 @@ func teacherFiles(t *testing.T) map[string]string {
 			inside.FieldBuilder(0).(*array.StringBuilder).Append(m.Role)
 			inside.FieldBuilder(1).(*array.StringBuilder).Append(m.Content)
 		}
-		b.Field(4).(*array.Int32Builder).Append(int32(i))
 	}
 	files := map[string]string{}
 	for _, name := range []string{"rows.jsonl", "rows.csv", "rows.arrow", "rows.parquet"} {
@@ -85,8 +82,8 @@ func teacherFiles(t *testing.T) map[string]string {
 	return files
 }
 
-// A teacher's prompt is a text or messages, and its name a text or a number, in every format, read
-// from the file and from kept rows; the row's own prompt stays, and the digest covers both.
+// A teacher's prompt is a text or messages in every format, read from the file and from kept rows;
+// the row's own prompt stays, and the digest covers both.
 func TestTeacherColumns(t *testing.T) {
 	var digest string
 	for name, path := range teacherFiles(t) {
@@ -96,7 +93,7 @@ func TestTeacherColumns(t *testing.T) {
 			}
 			cols := DefaultColumns()
 			plain := openFiles(t, Options{Columns: cols}, path).Digest()
-			cols.TeacherPrompt, cols.TeacherName = key, "by"
+			cols.TeacherPrompt = key
 			s := openFiles(t, Options{Columns: cols}, path)
 			if key == "turns" {
 				if digest == "" {
@@ -124,18 +121,18 @@ func TestTeacherColumns(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					want, who := []Message{{Role: "user", Content: fmt.Sprint("hint ", i)}}, fmt.Sprint(i)
+					want := []Message{{Role: "user", Content: fmt.Sprint("hint ", i)}}
 					if key == "turns" {
 						want = []Message{{Role: "system", Content: fmt.Sprint("s", i)},
 							{Role: "user", Content: fmt.Sprint("u", i)}}
 					}
 					if i == 1 {
-						want, who = nil, ""
+						want = nil
 					}
-					if !slices.Equal(row.TeacherPrompt, want) || row.TeacherName != who ||
+					if !slices.Equal(row.TeacherPrompt, want) ||
 						row.PromptText() != fmt.Sprint("question ", i) {
-						t.Errorf("%s, %s, %s: row %d: %v by %q, its prompt %q", name, key, way, i,
-							row.TeacherPrompt, row.TeacherName, row.PromptText())
+						t.Errorf("%s, %s, %s: row %d: %v, its prompt %q", name, key, way, i,
+							row.TeacherPrompt, row.PromptText())
 					}
 				}
 			}
@@ -146,26 +143,23 @@ func TestTeacherColumns(t *testing.T) {
 // A column that is missing, is read for something else, or has another value is refused by name.
 func TestTeacherColumnFaults(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.jsonl")
-	writeTest(t, path, `{"content":"q","teacher_response":"a","hint":"h","by":"x","tags":["b"]}`+"\n")
+	writeTest(t, path, `{"content":"q","teacher_response":"a","hint":"h","tags":["b"]}`+"\n")
 	csv := filepath.Join(t.TempDir(), "rows.csv")
 	writeTest(t, csv, "content,teacher_response,hint\nq,a,h\n")
-	for _, c := range []struct{ path, prompt, by, want string }{
-		{csv, "hints", "", `columns "content", "teacher_response", "hint": no "hints" among them, which teacher.prompt_key names`},
-		{csv, "", "who", `no "who" among them, which teacher.by names`},
-		{path, "teacher_response", "", `column "teacher_response": teacher.prompt_key names it, and it is read for something else`},
-		{path, "hint", "hint", `column "hint": teacher.by names it, and it is read for something else`},
-		{path, "tags", "", `row 0: column "tags": turn 0: "\"b\"" is no object with role and content`},
-		{path, "", "tags", `row 0: column "tags": "[\"b\"]": neither a text nor a number`},
+	for _, c := range []struct{ path, prompt, want string }{
+		{csv, "hints", `columns "content", "teacher_response", "hint": no "hints" among them, which teacher.prompt_key names`},
+		{path, "teacher_response", `column "teacher_response": teacher.prompt_key names it, and it is read for something else`},
+		{path, "tags", `row 0: column "tags": turn 0: "\"b\"" is no object with role and content`},
 	} {
 		cols := DefaultColumns()
-		cols.TeacherPrompt, cols.TeacherName = c.prompt, c.by
+		cols.TeacherPrompt = c.prompt
 		s, err := OpenFiles([]string{c.path}, Options{Columns: cols})
 		if err == nil {
 			_, err = s.Row(0)
 			s.Close()
 		}
 		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q, %q: %v\nwant %s", c.prompt, c.by, err, c.want)
+			t.Errorf("%q: %v\nwant %s", c.prompt, err, c.want)
 		}
 	}
 }

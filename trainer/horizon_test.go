@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/internal/compute/cost"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/trainer/config"
@@ -105,13 +106,14 @@ func TestHorizonGrows(t *testing.T) {
 // A plan counts the horizon: less memory and time than whole answers, and of one that grows the
 // mean time and the memory of whole answers. Validation keeps its time.
 func TestHorizonPlan(t *testing.T) {
-	be := ready(t)
+	ready(t)
+	card, _ := cost.FindCard("h200")
 	of := func(set ...string) *plan.Plan {
 		c := settings(config.OPD, filepath.Join(t.TempDir(), "run"), append(set,
-			"data.max_response_length=60", "trainer.total_steps=50", "actor.max_token_len=2048",
+			"data.max_response_length=60", "trainer.total_steps=50", "actor.max_token_len=2048", "trainer.device=cuda",
 			"data.train_batch_size=8")...)
 		c.Data.TrainFiles = nil
-		p, err := plan.New(be, nil, 0, vfs.OS, c, config.OPD)
+		p, err := plan.New(cost.New(card), nil, 0, vfs.OS, c, config.OPD)
 		if err != nil {
 			t.Fatal(err)
 		}

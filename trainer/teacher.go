@@ -115,7 +115,7 @@ func (c *teacher) prompt(row int) ([]int32, error) {
 // teacher.prompt_key all rows that have such a prompt. It notes how many have one.
 func (c *teacher) checkPrompts(s *start) error {
 	t := c.t
-	key, most := t.cfg.Teacher.PromptKey, t.cfg.MaxTeacherPrompt()
+	key, most := t.cfg.Teacher.PromptKey, t.cfg.Teacher.LongestPrompt(t.cfg.Data)
 	if key == "" {
 		_, err := c.prompt(int(t.train.rows[0]))
 		return err

@@ -697,7 +697,7 @@ func (s *arrowSource) Bind(l layout.Layout) (note string, err error) {
 		number := arrow.IsInteger(f.Type.ID()) || arrow.IsFloating(f.Type.ID())
 		if f.Name != "" && l.Reads(f.Name) && (hasJSON(f) ||
 			number && (f.Name == l.Teacher || f.Name == l.Response) ||
-			f.Name == l.TeacherPrompt || f.Name == l.TeacherName) {
+			f.Name == l.TeacherPrompt) {
 			s.asJSON[f.Name] = true
 			continue
 		}

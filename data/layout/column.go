@@ -55,8 +55,6 @@ func (l Layout) Column(raw *Raw, key string, value json.RawMessage) (err error) 
 		var c Conversation
 		c, err = l.JSONTurns(key, value)
 		raw.TeacherPrompt = c.Turns
-	case l.TeacherName:
-		raw.TeacherName, err = jsonName(key, value)
 	case l.ID:
 		raw.ID, err = jsonText(key, value)
 		if value[0] != '"' {
@@ -90,19 +88,6 @@ func jsonAnswer(key string, value json.RawMessage) (Text, error) {
 		return Text{string(value), true}, nil
 	}
 	return jsonText(key, value)
-}
-
-// jsonName parses a name: a text, a number or a bool.
-func jsonName(key string, value json.RawMessage) (string, error) {
-	if c := JSONCell(value); c.Kind == OtherCell {
-		return "", &Fault{key, Preview(string(value), 40), "neither a text nor a number",
-			"write the name of the row's teacher"}
-	}
-	if value[0] != '"' {
-		return string(value), nil
-	}
-	t, err := jsonText(key, value)
-	return strings.TrimSpace(t.S), err
 }
 
 // nestedPath is a value inside a column, named in a setting as COLUMN.KEY.INDEX.

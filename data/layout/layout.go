@@ -66,7 +66,7 @@ type Layout struct {
 func (l Layout) Reads(column string) bool {
 	return slices.Contains([]string{l.Content, l.Teacher, l.Response, l.PromptIDs, l.ResponseIDs,
 		l.ID, l.Finish, l.Input, l.System, l.Tools, l.Env, l.Thought, l.Logprobs,
-		l.TeacherPrompt, l.TeacherName}, column)
+		l.TeacherPrompt}, column)
 }
 
 // maybePrompt are columns to which the answer may refer: what the teacher saw or thought, apart
@@ -137,7 +137,7 @@ func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 	var paths []nestedPath
 	for _, name := range []string{o.Columns.Content, o.Columns.Teacher, o.Columns.Response,
 		o.Columns.ID, o.Columns.Finish, o.Columns.PromptIDs, o.Columns.ResponseIDs,
-		o.Columns.TeacherPrompt, o.Columns.TeacherName} {
+		o.Columns.TeacherPrompt} {
 		if p, ok := pathTo(name, names); ok {
 			paths, names = append(paths, p), append(names, name)
 		}
@@ -145,7 +145,7 @@ func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 	has := func(name string) bool { return name != "" && slices.Contains(names, name) }
 	defaults := DefaultColumns()
 	l = Layout{Columns: o.Columns, Format: o.Format, Role: "role", Text: "content", paths: paths}
-	l.TeacherPrompt, l.TeacherName = "", "" // bindTeacher sets them, after all others
+	l.TeacherPrompt = "" // bindTeacher sets it, after all others
 	// instead takes the first of the format's own columns that is there, or the
 	// first, for one that was not named in the settings.
 	instead := func(column *string, was string, own ...string) {
@@ -278,7 +278,7 @@ func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 	if l.Response != "" {
 		l.Finish = "" // it is the given answer's, as gad generate writes it
 	}
-	if err := l.bindTeacher(o.Columns, names, AnyKey(src)); err != nil {
+	if err := l.bindTeacher(o.Columns.TeacherPrompt, names, AnyKey(src)); err != nil {
 		return l, "", err
 	}
 	for _, name := range maybePrompt {
@@ -301,25 +301,17 @@ func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 	return l, note, nil
 }
 
-// bindTeacher sets the columns for a teacher that scores answers. Each must be in the file, unless
-// anyKey allows columns that its first rows lack, and have no other use.
-func (l *Layout) bindTeacher(wanted Columns, names []string, anyKey bool) error {
-	for _, c := range []struct {
-		name, setting string
-		to            *string
-	}{{wanted.TeacherPrompt, "teacher.prompt_key", &l.TeacherPrompt},
-		{wanted.TeacherName, "teacher.by", &l.TeacherName}} {
-		switch {
-		case c.name == "":
-		case l.Reads(c.name):
-			return fmt.Errorf("column %q: %s names it, and it is read for something else: copy it into a column with another name", c.name, c.setting)
-		case !slices.Contains(names, c.name) && !anyKey:
-			return fmt.Errorf("columns %s: no %q among them, which %s names: name one of them",
-				QuoteNames(names), c.name, c.setting)
-		default:
-			*c.to = c.name
-		}
+// bindTeacher sets the column of the teacher's prompts. It must be in the file, unless anyKey allows
+// columns that its first rows lack, and have no other use.
+func (l *Layout) bindTeacher(name string, names []string, anyKey bool) error {
+	switch {
+	case name == "":
+	case l.Reads(name):
+		return fmt.Errorf("column %q: teacher.prompt_key names it, and it is read for something else: copy it into a column with another name", name)
+	case !slices.Contains(names, name) && !anyKey:
+		return fmt.Errorf("columns %s: no %q among them, which teacher.prompt_key names: name one of them", QuoteNames(names), name)
 	}
+	l.TeacherPrompt = name
 	return nil
 }
 

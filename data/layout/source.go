@@ -20,9 +20,8 @@ type Columns struct {
 	ResponseIDs string `yaml:"response_ids" json:"response_ids"`
 	ID          string `yaml:"id" json:"id"`
 	Finish      string `yaml:"finish_reason" json:"finish_reason"`
-	// columns for a teacher that scores the student's answers; "": none
+	// column for a teacher that scores answers; "": none
 	TeacherPrompt string `yaml:"teacher_prompt" json:"teacher_prompt,omitempty"`
-	TeacherName   string `yaml:"teacher_name" json:"teacher_name,omitempty"`
 }
 
 // DefaultColumns returns the names content, teacher_response, response,
@@ -94,9 +93,8 @@ type Raw struct {
 	PromptIDs   []int32
 	ResponseIDs []int32
 	Chosen      []Cell // of Layout.Chosen
-	// the prompt that the teacher reads in the place of the row's, and the teacher's name
+	// the prompt that the teacher reads in the place of the row's
 	TeacherPrompt []Message
-	TeacherName   string
 }
 
 // RowsIn returns the number of rows of a file.

@@ -264,9 +264,9 @@ func (s *parquetSource) Bind(l layout.Layout) (note string, err error) {
 		}
 		number := isLeaf(c, parquet.Int32, parquet.Int64, parquet.Float, parquet.Double) &&
 			!notJSON(c) && (c.Name() == l.Teacher || c.Name() == l.Response)
-		teacher := (c.Name() == l.TeacherPrompt || c.Name() == l.TeacherName) && !leafNull(c)
+		teacher := c.Name() == l.TeacherPrompt && !leafNull(c)
 		if teacher && slices.ContainsFunc(leavesOf(c), notJSON) {
-			return "", fmt.Errorf("column %q: type %s: a teacher's prompt or name is text: convert the column", c.Name(), typeName(c))
+			return "", fmt.Errorf("column %q: type %s: a teacher's prompt is text: convert the column", c.Name(), typeName(c))
 		}
 		if c.Name() != "" && l.Reads(c.Name()) &&
 			(number || teacher || slices.ContainsFunc(leavesOf(c), leafJSON) &&

@@ -152,12 +152,12 @@ func (c *Config) MeanSampled(stage Stage, n float64) float64 {
 	return sum / steps
 }
 
-// MaxTeacherPrompt returns the longest prompt that a teacher reads, in tokens.
-func (c *Config) MaxTeacherPrompt() int {
-	if c.Teacher.PromptKey == "" {
-		return c.Data.MaxPrompt
+// LongestPrompt returns the longest prompt that a teacher reads, in tokens.
+func (c TeacherConfig) LongestPrompt(rows DataConfig) int {
+	if c.PromptKey == "" {
+		return rows.MaxPrompt
 	}
-	return max(c.Data.MaxPrompt, c.Teacher.MaxPrompt)
+	return max(rows.MaxPrompt, c.MaxPrompt)
 }
 
 // CheckLongest refuses sequences of the student that are longer than most, the positions of the

@@ -286,16 +286,17 @@ func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 	return actor, critic, max(forward, p.teacherTokens(c, actor))
 }
 
-// teacherTokens returns the tokens of a teacher's largest pack, if it reads prompts of its own: in a
-// pass of its own, or beside the student's packs, of ofActor tokens, which have as many prompts.
+// teacherTokens returns the tokens of a teacher's largest pack, if it reads prompts of its own: in
+// a pass of its own, or beside the student's packs, of ofActor tokens, which have as many prompts.
 func (p *Plan) teacherTokens(c config.Config, ofActor int) int {
 	if !c.LoadsTeacher(p.Stage) || c.Teacher.PromptKey == "" {
 		return 0
 	}
 	n, read := float64(c.StepAnswers(p.Stage)), p.promptOf(config.Teacher)
-	longest := c.MaxTeacherPrompt() + c.LongestSampled(p.Stage)
+	longest := c.Teacher.LongestPrompt(c.Data) + c.LongestSampled(p.Stage)
 	if !c.Divergence(p.Stage) {
-		most := c.Data.TrainBatchSize * (c.MaxTeacherPrompt() + int(n)*c.LongestSampled(p.Stage))
+		whole := c.Teacher.LongestPrompt(c.Data) + int(n)*c.LongestSampled(p.Stage)
+		most := c.Data.TrainBatchSize * whole
 		return max(min(c.Actor.MaxTokenLen, most), longest)
 	}
 	prompts := math.Ceil(float64(ofActor) / (p.PromptMean + n*p.AnswerMean))

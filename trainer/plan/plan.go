@@ -170,7 +170,7 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 		validated: measured, whole: float64(c.MaxAnswer(stage)),
 		chunks: c.Chunks(stage), lastOnly: c.Critic.Reads == "last"}
 	if c.LoadsTeacher(stage) && c.Teacher.PromptKey != "" {
-		p.TeacherPromptMean = float64(c.MaxTeacherPrompt())
+		p.TeacherPromptMean = float64(c.Teacher.LongestPrompt(c.Data))
 	}
 	if len(c.Data.TrainFiles) > 0 {
 		if err := p.measureData(dir, c); err != nil {
