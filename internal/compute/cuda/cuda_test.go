@@ -21,7 +21,7 @@ func TestPrecision(t *testing.T) {
 			compute.Wide: {4, c.narrow % 4}, compute.Narrow: {c.narrow, 0},
 			compute.Frozen: {c.narrow, 0}, compute.Master: {4, 0}, compute.Code: {1, 0},
 			compute.Wide | compute.Host: {0, 0}, compute.Code | compute.Host: {0, 0},
-			compute.Q8: {0, 0}, compute.Q4: {0, 0},
+			compute.Q8: {34, 0}, compute.Q4: {18, 0}, // of a block
 		} {
 			for _, lookup := range []bool{false, true} {
 				if got := [2]int64{o.Element(class), o.DerivedBytes(class, lookup, 1, 1)}; got != want {
