@@ -99,7 +99,7 @@ bench() {
   quantised)
     benchmark quantised internal/compute/cuda '^BenchmarkQuantised$' 0.1s 200
     section quantised-game 300 ./gad bench --device cuda \
-      ${GAD_BENCH_QUANTISED:---shape qwen3-8b --lora-rank 64 --weights q4_0 --prompts 4 --prompt-tokens 256 --new-tokens 128 --micro 2048 --recompute} \
+      ${GAD_BENCH_QUANTISED:---shape qwen2.5-7b --lora-rank 64 --weights q4_0 --prompts 4 --prompt-tokens 256 --new-tokens 128 --micro 2048 --recompute} \
       --what limits,stages --seconds ${GAD_BENCH_SECONDS:-200}
     quote "$raw" 200
     ;;
