@@ -473,16 +473,6 @@ const (
 	fewStride   = 20
 )
 
-// fewParts returns how many warps share a sum of such a product: as few as give blocks for two on
-// each multiprocessor (dkvBlocks). It depends on the number of features alone.
-func fewParts(features int) int {
-	parts := 1
-	for parts < fewWarps && blocks(features, fewFeatures*fewWarps/parts) < dkvBlocks {
-		parts *= 2
-	}
-	return parts
-}
-
 // stride returns a row's length in memory, such that each row begins at 16 bytes in either type.
 func stride(cols int) int { return (cols + 7) &^ 7 }
 

@@ -47,3 +47,13 @@ func noBlocks(op, name string, v view) {
 			", whose blocks only Upload and Copy write")
 	}
 }
+
+// fewParts returns how many warps share a sum of such a product: as few as give blocks for two on
+// each multiprocessor (dkvBlocks). It depends on the number of features alone.
+func fewParts(features int) int {
+	parts := 1
+	for parts < fewWarps && blocks(features, fewFeatures*fewWarps/parts) < dkvBlocks {
+		parts *= 2
+	}
+	return parts
+}
