@@ -69,14 +69,14 @@ func narrowed(t testing.TB, be compute.Backend, c Config, o Options) *Model {
 	return m
 }
 
-// narrow rounds m's own weights to values of bfloat16.
+// narrow rounds m's own weights to values of bfloat16, ties to even as devices do.
 func narrow(m *Model) {
 	for _, p := range m.params {
 		w := values(m.be, p.W)
 		m.fill(p,
 			func(j int) float32 {
-				return math.Float32frombits(
-					(math.Float32bits(w[j]) + 0x8000) &^ 0xffff)
+				bits := math.Float32bits(w[j])
+				return math.Float32frombits((bits + 0x7fff + bits>>16&1) &^ 0xffff)
 			})
 	}
 }
