@@ -378,8 +378,8 @@ func (m *network) scale(t compute.Tensor, s float64) {
 	}
 }
 
-// add writes y = r + residual * post(x wᵀ), the end of attention and of the feed-forward layer. hND
-// is scratch unless spec is Plain.
+// add writes y = r + residual * post(x wᵀ), the end of attention and of the feed-forward layer.
+// Unless spec is Plain, hND is scratch.
 func (m *network) add(y, r, x compute.Tensor, w, post *compute.Param, keep added,
 	hND compute.Tensor) {
 	if m.spec.Plain() {

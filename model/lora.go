@@ -255,8 +255,9 @@ func (m *network) linearAdd(y, r, x compute.Tensor, w *compute.Param) {
 	}
 }
 
-// linear computes a linear layer without bias, with its adapter if it has one: y = x wᵀ + s (x Aᵀ)
-// Bᵀ.
+// linear computes a linear layer without bias, with its adapter if it has one:
+//
+//	y = x wᵀ + s (x Aᵀ) Bᵀ
 func (m *network) linear(y, x compute.Tensor, w *compute.Param) {
 	m.be.Linear(y, x, w, nil, false)
 	m.adapt(y, x, w)
@@ -330,7 +331,8 @@ func (m *network) trains(w *compute.Param) bool { return !w.G.Absent() || m.adap
 // adapter have.
 //
 //	dx (=, or += if acc) dy w + the adapter's part (adaptGrad)
-func (m *network) linearGrad(dx compute.Tensor, w, b *compute.Param, dy, x compute.Tensor, acc bool) {
+func (m *network) linearGrad(dx compute.Tensor, w, b *compute.Param, dy, x compute.Tensor,
+	acc bool) {
 	m.be.LinearGrad(dx, w, b, dy, x, acc)
 	m.adaptGrad(dx, w, dy, x)
 }

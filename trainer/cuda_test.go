@@ -65,7 +65,8 @@ func TestCUDAStages(t *testing.T) {
 		{config.Warmup, quantised("q4_0", "critic.lora.rank=4", "trainer.critic_warmup=2",
 			"rollout.merged=true"), []string{"critic/d_loss", "critic/grad_norm",
 			"critic/score_gap", "actor/sft_loss"}},
-		{config.OPD, quantised("q4_0", "teacher.weights=q8_0", "teacher.loss=exact"), []string{"actor/entropy", "rollout/len_mean"}},
+		{config.OPD, quantised("q4_0", "teacher.weights=q8_0", "teacher.loss=exact"),
+			[]string{"actor/entropy", "rollout/len_mean"}},
 	}
 	for _, precision := range []string{cuda.F32, cuda.BF16} {
 		for _, s := range stages {

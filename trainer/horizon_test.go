@@ -110,8 +110,8 @@ func TestHorizonPlan(t *testing.T) {
 	card, _ := cost.FindCard("h200")
 	of := func(set ...string) *plan.Plan {
 		c := settings(config.OPD, filepath.Join(t.TempDir(), "run"), append(set,
-			"data.max_response_length=60", "trainer.total_steps=50", "actor.max_token_len=2048", "trainer.device=cuda",
-			"data.train_batch_size=8")...)
+			"data.max_response_length=60", "trainer.total_steps=50", "actor.max_token_len=2048",
+			"trainer.device=cuda", "data.train_batch_size=8")...)
 		c.Data.TrainFiles = nil
 		p, err := plan.New(cost.New(card), nil, 0, vfs.OS, c, config.OPD)
 		if err != nil {

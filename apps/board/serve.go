@@ -118,7 +118,8 @@ func protect(next http.Handler) http.Handler {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			h.Set("Allow", "GET, HEAD")
 			refuse(w, http.StatusMethodNotAllowed, "the board is for reading: GET or HEAD")
-		case foreign(r.Header.Get("Sec-Fetch-Site")) && r.URL.Path != "/": // links to the page are allowed
+		// Links to the page are allowed.
+		case foreign(r.Header.Get("Sec-Fetch-Site")) && r.URL.Path != "/":
 			refuse(w, http.StatusForbidden, "the board's data are for its own page")
 		default:
 			next.ServeHTTP(w, r)

@@ -203,8 +203,8 @@ func TestEvalAgainst(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.Output = ""
-	if rows := sessiontest.Lines[quality.Row](t, string(raw)); len(rows) != 20 || *rows[3].ReverseKL != 0 ||
-		!(*rows[13].ReverseKL > 0) || !(*rows[13].ForwardKL > 0) || !(*rows[13].Fluency < 0) {
+	if rows := sessiontest.Lines[quality.Row](t, string(raw)); len(rows) != 20 ||
+		*rows[3].ReverseKL != 0 || !(*rows[13].ReverseKL > 0) || !(*rows[13].ForwardKL > 0) || !(*rows[13].Fluency < 0) {
 		t.Errorf("%s", raw)
 	}
 	text, _ := run(t, o)
@@ -414,8 +414,8 @@ func TestEvalWithoutScores(t *testing.T) {
 	}
 	o.Output, o.Checker = "", "sed 's/.*/null/'"
 	printed, said = run(t, o)
-	if e := sessiontest.Lines[figures](t, printed)[0]; e.Check != nil || e.CI != nil || e.Unchecked != 10 ||
-		!strings.Contains(said, "10 of 10 answers") {
+	if e := sessiontest.Lines[figures](t, printed)[0]; e.Check != nil || e.CI != nil ||
+		e.Unchecked != 10 || !strings.Contains(said, "10 of 10 answers") {
 		t.Errorf("%s\n%s", printed, said)
 	}
 }

@@ -283,7 +283,8 @@ func TestEvalJudge(t *testing.T) {
 		})
 	server.Key = "sk-of-the-judge"
 	t.Setenv("JUDGE_KEY", server.Key)
-	if err := os.WriteFile("prices.json", []byte(`{"m": {"input": 100, "output": 1000}}`), 0o644); err != nil {
+	prices := []byte(`{"m": {"input": 100, "output": 1000}}`)
+	if err := os.WriteFile("prices.json", prices, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	about := judgeAt(server.URL)
@@ -340,7 +341,10 @@ func TestEvalJudge(t *testing.T) {
 	o.Output = ""
 	printed, _ := run(t, asJSON(o))
 	j := judgetest.ReadOutput(t, printed).Judge
-	if j.Tally.Asked != 0 || len(server.Calls()) != calls || math.Abs(judgetest.Value(j.Students[1].Grade)-grades) > 1e-9 || j.Students[1].Name != sft || !strings.Contains(printed, `"rouge_l":`) || !strings.Contains(printed, `"cost_usd":0,`) || len(j.Differences) != 1 {
+	if j.Tally.Asked != 0 || len(server.Calls()) != calls ||
+		math.Abs(judgetest.Value(j.Students[1].Grade)-grades) > 1e-9 || j.Students[1].Name != sft ||
+		!strings.Contains(printed, `"rouge_l":`) || !strings.Contains(printed, `"cost_usd":0,`) ||
+		len(j.Differences) != 1 {
 		t.Errorf("the second time: %s", printed)
 	}
 	// One model; and its answers from the file.
@@ -348,7 +352,9 @@ func TestEvalJudge(t *testing.T) {
 	single.Models = []string{sft}
 	printed, _ = run(t, asJSON(single))
 	one := judgetest.ReadOutput(t, printed).Judge.Students[0]
-	if !strings.Contains(printed, `{"rows":10,`) || judgetest.Value(one.Score) != judgetest.Value(j.Students[1].Score) || judgetest.Value(one.LCWin) != judgetest.Value(j.Students[1].LCWin) {
+	if !strings.Contains(printed, `{"rows":10,`) ||
+		judgetest.Value(one.Score) != judgetest.Value(j.Students[1].Score) ||
+		judgetest.Value(one.LCWin) != judgetest.Value(j.Students[1].LCWin) {
 		t.Errorf("one model: %s", printed)
 	}
 	files := Options{JSON: true, Seed: 1, Judge: &about, Answers: []string{"rows.jsonl"}}

@@ -374,7 +374,8 @@ func rule[T any](ctx context.Context, j *Judge, kind string, messages []chat.Mes
 		if strings.TrimSpace(said) == "" {
 			said = "(nothing)"
 		}
-		messages = append(messages[:len(messages):len(messages)], chat.Message{Role: "assistant", Content: said},
+		messages = append(messages[:len(messages):len(messages)],
+			chat.Message{Role: "assistant", Content: said},
 			chat.Message{Role: "user", Content: reminder})
 	}
 }

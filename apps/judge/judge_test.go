@@ -117,7 +117,8 @@ func openJournal(t *testing.T, path string) *journal.Journal {
 func questions(n int) (list []Question) {
 	for i := range n {
 		list = append(list, Question{
-			[]chat.Message{{Role: "system", Content: "be brief"}, {Role: "user", Content: fmt.Sprintf("question %d", i)}},
+			[]chat.Message{{Role: "system", Content: "be brief"},
+				{Role: "user", Content: fmt.Sprintf("question %d", i)}},
 			fmt.Sprintf("good 6 teacher %d", i)})
 	}
 	return list
@@ -267,8 +268,8 @@ func TestExpect(t *testing.T) {
 		}
 	}
 	if e := Expect(Score, []Question{
-		{Prompt: []chat.Message{{Role: "user", Content: strings.Repeat("a", 400)}}, Teacher: strings.Repeat("b", 40)}}, 1,
-		false); e.FromJudge != 10+VerdictTokens ||
+		{Prompt: []chat.Message{{Role: "user", Content: strings.Repeat("a", 400)}},
+			Teacher: strings.Repeat("b", 40)}}, 1, false); e.FromJudge != 10+VerdictTokens ||
 		e.ToJudge != 100+float64(len(scoreRules))/4+100+20 {
 		t.Errorf("%+v", e)
 	}
@@ -452,7 +453,8 @@ func TestJournalOfBefore(t *testing.T) {
 		messages []chat.Message
 		want     string
 	}{
-		"reference": {[]chat.Message{{Role: "user", Content: "Add 1+1"}}, "6e7387d8a849d642b079445e2d5628ab"},
+		"reference": {[]chat.Message{{Role: "user", Content: "Add 1+1"}},
+			"6e7387d8a849d642b079445e2d5628ab"},
 		"score": {scoreQuestion([]chat.Message{{Role: "user", Content: "Add 1+1"}}, "2", "3"),
 			"61af3f44af1ce15c016aa606078a122e"},
 		"pair": {pairQuestion([]chat.Message{{Role: "user", Content: "Add 1+1"}}, "2", "3"),

@@ -25,7 +25,8 @@ import (
 
 // wordGroup is a group whose rubric, by wordRubric, is the teacher's words.
 func wordGroup(n int, answers ...string) Group {
-	return Group{Question: Question{Prompt: []chat.Message{{Role: "user", Content: fmt.Sprintf("question %d", n)}},
+	return Group{Question: Question{
+		Prompt:  []chat.Message{{Role: "user", Content: fmt.Sprintf("question %d", n)}},
 		Teacher: "red green blue"}, Answers: answers, Cut: make([]bool, len(answers))}
 }
 
@@ -166,7 +167,8 @@ func TestRubricOfOneAnswer(t *testing.T) {
 }
 
 func TestParseRubric(t *testing.T) {
-	q := Question{Prompt: []chat.Message{{Role: "user", Content: "Say how far it is from A to B by the old road."}},
+	q := Question{Prompt: []chat.Message{{Role: "user",
+		Content: "Say how far it is from A to B by the old road."}},
 		Teacher: "It is how far it is from A to B by the old road, which makes one two three four five six seven eight nine miles in all."}
 	one := func(text string) string { return `{"criterion": "` + text + `", "weight": 2}` }
 	of := func(list ...string) string { return `{"criteria": [` + strings.Join(list, ", ") + `]}` }

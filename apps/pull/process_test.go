@@ -88,7 +88,8 @@ func (p *process) end(t *testing.T) int {
 	return p.ProcessState.ExitCode()
 }
 
-// slowHub starts a hub whose student comes slowly, in some 40 pieces, with an empty cache beside it.
+// slowHub starts a hub that sends its student slowly, in some 40 pieces, and returns it with the
+// path of an empty cache.
 func slowHub(t *testing.T) (s *hubtest.Server, repo *hubtest.Repo, cache string) {
 	t.Helper()
 	repo = student()

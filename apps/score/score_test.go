@@ -48,7 +48,8 @@ func given(t *testing.T, list []line) (path string) {
 // scoring returns the options of a model on the rows of a file.
 func scoring(model, path string, limit int) Options {
 	cols := data.DefaultColumns()
-	return Options{Source: session.Source{Path: model, Device: device.Options{Name: "cpu", Threads: 1}},
+	on := device.Options{Name: "cpu", Threads: 1}
+	return Options{Source: session.Source{Path: model, Device: on},
 		Rows: session.Rows{Command: "score", Paths: []string{path}, Format: data.FormatAuto,
 			Content: cols.Content, Answer: cols.Teacher, Limit: limit},
 		MaxResponse: 1536, MaxTokens: 8192}

@@ -142,7 +142,8 @@ func TestCUDAFromGGUF(t *testing.T) {
 		}
 		gpu, cpu = both("generate", "--model", file, "--prompt", "Add 1+2+3", "--json",
 			"--max-new-tokens", "12", "--temperature", "1", "-n", "3")
-		if x, y := sessiontest.Lines[generated](t, gpu), sessiontest.Lines[generated](t, cpu); precision == "f32" &&
+		answers := func(printed string) []generated { return sessiontest.Lines[generated](t, printed) }
+		if x, y := answers(gpu), answers(cpu); precision == "f32" &&
 			(len(x) != 3 || !slices.EqualFunc(x, y, func(x, y generated) bool {
 				return slices.Equal(x.Response, y.Response)
 			})) {

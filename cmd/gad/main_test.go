@@ -179,8 +179,8 @@ const asRelease = "-X main.version=v9.8.7 -X main.commit=0123456789abcdef0123456
 
 var binary = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(fixed.programs, "gad")
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-s -w "+asRelease, "-o", path,
-		".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-buildvcs=false",
+		"-ldflags", "-s -w "+asRelease, "-o", path, ".").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return path, nil

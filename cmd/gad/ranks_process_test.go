@@ -28,7 +28,8 @@ var rankFaults = flag.Int("rankfaults", few(6, 1),
 // mpiBinary is gad with MPI.
 var mpiBinary = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(fixed.programs, "gad-mpi")
-	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-tags", "mpi", "-o", path, ".")
+	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-tags", "mpi",
+		"-o", path, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build -tags mpi: %w\n%s", err, out)

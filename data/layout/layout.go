@@ -301,15 +301,15 @@ func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 	return l, note, nil
 }
 
-// bindTeacher sets the column of the teacher's prompts. It must be in the file, unless anyKey allows
-// columns that its first rows lack, and have no other use.
+// bindTeacher sets the column of the teacher's prompts, which has no other use. Unless anyKey allows
+// columns that the first rows lack, the file must have it.
 func (l *Layout) bindTeacher(name string, names []string, anyKey bool) error {
 	switch {
 	case name == "":
 	case l.Reads(name):
-		return fmt.Errorf("column %q: teacher.prompt_key names it, and it is read for something else: copy it into a column with another name", name)
+		return fmt.Errorf("column %q: teacher.prompt_key (--teacher-prompt-key) names it, and it is read for something else: copy it into a column with another name", name)
 	case !slices.Contains(names, name) && !anyKey:
-		return fmt.Errorf("columns %s: no %q among them, which teacher.prompt_key names: name one of them", QuoteNames(names), name)
+		return fmt.Errorf("columns %s: no %q among them, which teacher.prompt_key (--teacher-prompt-key) names: name one of them", QuoteNames(names), name)
 	}
 	l.TeacherPrompt = name
 	return nil

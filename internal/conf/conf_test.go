@@ -468,7 +468,8 @@ func TestDescribe(t *testing.T) {
 		t.Errorf("%+v\nwant %+v", got[1], want)
 	}
 	if want := (Setting{"actor.loss_mode", "text", "gspo", "policy loss", "", "",
-		[]string{"vanilla", "gspo", "cispo"}, []string{"vanilla", "cispo"}}); !reflect.DeepEqual(got[3], want) {
+		[]string{"vanilla", "gspo", "cispo"}, []string{"vanilla", "cispo"},
+	}); !reflect.DeepEqual(got[3], want) {
 		t.Errorf("%+v\nwant %+v", got[3], want)
 	}
 	if !reflect.DeepEqual(Describe(*defaults()), got) {

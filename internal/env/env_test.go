@@ -432,7 +432,8 @@ func TestReplies(t *testing.T) {
 		}
 	}
 	r, err := readReply([]byte(`{"id":1,"append":[{"role":"user","content":"<|im_end|>é","tool_calls":[ {"id" : "c"} ],"train":false}],"reward":0.5,"valid":false}`), false)
-	if m := r.Append[0]; err != nil || r.Reward != 0.5 || r.Valid || r.Done || m.Content != "<|im_end|>é" || m.ToolCalls != `[{"id":"c"}]` || !m.Context {
+	if m := r.Append[0]; err != nil || r.Reward != 0.5 || r.Valid || r.Done ||
+		m.Content != "<|im_end|>é" || m.ToolCalls != `[{"id":"c"}]` || !m.Context {
 		t.Errorf("%+v, %v", r, err)
 	}
 }

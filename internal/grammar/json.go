@@ -113,8 +113,8 @@ func JSON() (*Grammar, error) {
 }
 
 // annotations are the keys of a schema that do not restrict a value's form.
-var annotations = []string{"title", "description", "default", "examples", "$schema", "$id", "$comment",
-	"$defs", "definitions", "deprecated", "readOnly", "writeOnly", "strict"}
+var annotations = []string{"title", "description", "default", "examples", "$schema", "$id",
+	"$comment", "$defs", "definitions", "deprecated", "readOnly", "writeOnly", "strict"}
 
 // Schema returns the grammar of the values of a JSON schema: type, properties (in the schema's
 // order; those not required may be left out; no others follow), required, items, minItems and

@@ -204,7 +204,7 @@ func (c DataConfig) Options(stages data.Stages) data.Options {
 		Choice: c.Choice(), Stages: stages}
 }
 
-// TrainOptions returns how a stage reads the training data: with the columns that its teacher reads.
+// TrainOptions returns how a stage reads the training data, the columns of its teacher among them.
 func (c *Config) TrainOptions(stage Stage, stages data.Stages) data.Options {
 	o := c.Data.Options(stages)
 	if c.ReadsTeacher(stage) {

@@ -93,7 +93,8 @@ type scoreJob struct {
 
 // Score writes the rows of a data set, with the teacher's log-probabilities, to output.
 func Score(s *session.Session, o Options, from session.Rows, output string) (err error) {
-	c := &scoreJob{s: s, o: o, key: from.TeacherPrompt, out: session.Output{Command: "data score", Path: output}}
+	c := &scoreJob{s: s, o: o, key: from.TeacherPrompt,
+		out: session.Output{Command: "data score", Path: output}}
 	defer s.Console.Close()
 	if t := from.Turns; c.key != "" && t != "" && t != data.TurnsLast {
 		return fault.Usagef("data score: --turns %s: a row has one prompt for the teacher (--teacher-prompt-key %s), which is that of its last answer: use last", t, c.key)

@@ -236,8 +236,8 @@ func (p *played) act(ctx context.Context, e env.Episode, turns []env.Turn) {
 }
 
 // oddTurns lists turns that must not break an environment.
-var oddTurns = []string{"", " ", "help", "<|im_end|>", "<tool_call>\n{\"name\": \"add\"", "{}", "null",
-	"é 日本語 \U0001f600", "\x00\x1b[2J", "\xff\xfe", strings.Repeat("long ", 2000)}
+var oddTurns = []string{"", " ", "help", "<|im_end|>", "<tool_call>\n{\"name\": \"add\"", "{}",
+	"null", "é 日本語 \U0001f600", "\x00\x1b[2J", "\xff\xfe", strings.Repeat("long ", 2000)}
 
 // taggedParts matches parts of a message such as <tool_call>...</tool_call>.
 var taggedParts = regexp.MustCompile(`(?s)<([a-z_]+)>.*?</[a-z_]+>`)

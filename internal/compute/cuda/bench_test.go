@@ -389,8 +389,8 @@ func BenchmarkHead(b *testing.B) {
 	})
 }
 
-// BenchmarkQuantised is a layer's products with weights in blocks, in registers and unpacked, beside
-// Frozen ones: from how many rows on unpacking is faster.
+// BenchmarkQuantised measures a layer's products with weights in blocks, made bfloat16 in registers
+// or unpacked, beside Frozen ones: from how many rows on unpacking is faster.
 func BenchmarkQuantised(b *testing.B) {
 	benchmarks(b, func(x *bench) {
 		engine := x.be.(*Backend)

@@ -453,7 +453,8 @@ func (l limits) whole(R, V int) chunks {
 // unpackedVocab is how many columns of a quantised head are unpacked at a time.
 const unpackedVocab = 4 * headTile
 
-// limitColumns returns c for weights of type t: of quantised ones no more columns than are unpacked.
+// limitColumns returns chunks for weights of type t, whose columns are at most those that are
+// unpacked if the type is quantised.
 func (c chunks) limitColumns(t dtype) chunks {
 	if t.quantised() {
 		c.cols = min(c.cols, unpackedVocab)

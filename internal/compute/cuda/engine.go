@@ -95,8 +95,8 @@ func open(o Options) (*Backend, error) {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
 	b := &Backend{Options: o, dev: dev, narrow: narrow, sms: dev.Info().SMs, head: headLimits,
-		rows: decodeRows, parts: dkvPartBytes, least: leastQueries, few: fewRows, blocks: map[driver.Ptr]int64{},
-		pins: map[driver.Ptr][]byte{}}
+		rows: decodeRows, parts: dkvPartBytes, least: leastQueries, few: fewRows,
+		blocks: map[driver.Ptr]int64{}, pins: map[driver.Ptr][]byte{}}
 	b.name = fmt.Sprintf("cuda/%s %s", map[dtype]string{f32: F32, bf16: BF16}[narrow],
 		dev.Info().Name)
 	for i := range b.args {

@@ -430,8 +430,8 @@ func (b *Backend) weights(op string, p *compute.Param, t dtype) view {
 	return view{p: d.p, t: t, n: w.n}
 }
 
-// stackWeights returns the whole of all ps' W in type t, one after the other, as one view; quantised
-// ones as weights does.
+// stackWeights returns one view of the weights of all parameters ps in type t, one after the other;
+// quantised weights stay in blocks, as in weights.
 func (b *Backend) stackWeights(op string, ps []*compute.Param, t dtype) (all view, ok bool) {
 	for i, p := range ps {
 		if i > 0 && !ps[i-1].W.EndsAt(p.W) {

@@ -12,8 +12,8 @@ import "gad/internal/compute"
 
 // expand returns the quantised weights w as Narrow ones, until the next call.
 func (b *Backend) expand(w view) view {
-	d := view{p: b.room(&b.scratched.unpacked, "unpacked weights", int64(w.n)*b.narrow.size()), t: b.narrow,
-		n: w.n}
+	d := view{p: b.room(&b.scratched.unpacked, "unpacked weights", int64(w.n)*b.narrow.size()),
+		t: b.narrow, n: w.n}
 	b.cast(d, w)
 	return d
 }
