@@ -65,3 +65,16 @@ func CheckSample(ids []int32, logp []float32, s Sampling, u []float64) {
 		panic(fmt.Sprintf("compute: Sample: %d ids, %d logp, %d u", R, len(logp), len(u)))
 	}
 }
+
+// CheckGatedConv checks the arguments of a gated convolution of N rows, and returns D and J.
+func CheckGatedConv(op string, N int, gN3D Tensor, w *Param) (D, J int) {
+	if N == 0 {
+		CheckLen(op, "g", gN3D, 0)
+		return 0, 0
+	}
+	D = RowsOf(op, "g", gN3D, 3*N) // elements of a row of b, by the length of g
+	if D == 0 || w.Len()%D != 0 {
+		panic(fmt.Sprintf("compute: %s: w has %d elements, not rows of D = %d", op, w.Len(), D))
+	}
+	return D, w.Len() / D
+}

@@ -379,6 +379,25 @@ type Backend interface {
 	// On the CPU it has the bits of Attention.
 	AttentionDecode(oRHE, qRHE, kCache, vCache Tensor, a AttnShape, pages Pages)
 
+	// GatedConv is a short convolution by channel between two gates (LFM2, arXiv 2511.23404), causal
+	// within each sequence. A row of g is b, c and x, D elements each; w is [D,J]:
+	//   u[n,d] = b[n,d]*x[n,d];  v[n,d] = Σ_j w.W[d,j]*u[back(n,J-1-j),d], j ascending
+	//   y[n,d] = c[n,d]*v[n,d]
+	// back(n,i) is the i-th token before n in n's sequence (Pack.Before); terms before the
+	// sequence's first token are left out. All but w is Narrow; u is rounded before v reads it.
+	GatedConv(yND, uND, gN3D Tensor, w *Param, p Pack)
+	// GatedConvGrad overwrites dg, rows of db, dc and dx, and u, which it computes again:
+	//   dc = dy*v;  dv = dy*c;  du[m,d] = Σ w.W[d,J-1-i]*dv[n,d] over the n and i with back(n,i) = m,
+	//   n ascending;  db = du*x;  dx = du*b
+	//   w.G[d,j] += Σ_n dv[n,d]*u[back(n,J-1-j),d], n ascending (in fixed blocks); skipped if w.G is
+	//   absent.
+	// No two tensors overlap.
+	GatedConvGrad(dgN3D, uND Tensor, w *Param, dyND, gN3D Tensor, p Pack)
+	// GatedConvDecode is GatedConv for one token a row, with a cache [slots, D] of u: it writes row
+	// r's u to slots[r], which are distinct, then reads those of the last J of the row's first
+	// pages.Len[r] positions, the token's own the last. It has the bits of GatedConv.
+	GatedConvDecode(yRD, gR3D, cache Tensor, w *Param, slots []int32, pages Pages)
+
 	// SwiGLU: y = silu(gate)*up, silu(x) = x/(1+exp(-x)) (arXiv 2002.05202). All Narrow. gate
 	// and up may be columns, with rows as far apart.
 	SwiGLU(yNF, gateNF, upNF Tensor)

@@ -110,6 +110,17 @@ func (e Elements) Gated(n int) Cost { return Cost{Bytes: 3 * e.Narrow * float64(
 // GatedGrad is SwiGLUGrad or GeGLUGrad: it reads three and writes two, and y again.
 func (e Elements) GatedGrad(n int) Cost { return Cost{Bytes: 6 * e.Narrow * float64(n)} }
 
+// GatedConv reads b, c and x of n elements each, and writes u and y.
+func (e Elements) GatedConv(n int) Cost { return Cost{Bytes: 5 * e.Narrow * float64(n)} }
+
+// GatedConvGrad reads b, c, x and dy, and writes u, db, dc and dx.
+func (e Elements) GatedConvGrad(n int) Cost { return Cost{Bytes: 8 * e.Narrow * float64(n)} }
+
+// GatedConvDecode reads b, c, x and J cached rows of each, and writes one and y.
+func (e Elements) GatedConvDecode(n, J int) Cost {
+	return Cost{Bytes: float64(4+J) * e.Narrow * float64(n)}
+}
+
 // Score reads R rows of h.
 func (e Elements) Score(R, D int) Cost { return Cost{Bytes: e.Narrow * float64(R*D)} }
 

@@ -165,6 +165,28 @@ func (b *observed) AttentionDecode(o, q, k, v Tensor, a AttnShape, pages Pages) 
 	b.o.After()
 }
 
+func (b *observed) GatedConv(y, u, g Tensor, w *Param, p Pack) {
+	b.o.Before("GatedConv", b.e.GatedConv(y.Len()))
+	b.Backend.GatedConv(y, u, g, w, p)
+	b.o.After()
+}
+
+func (b *observed) GatedConvGrad(dg, u Tensor, w *Param, dy, g Tensor, p Pack) {
+	b.o.Before("GatedConvGrad", b.e.GatedConvGrad(dy.Len()))
+	b.Backend.GatedConvGrad(dg, u, w, dy, g, p)
+	b.o.After()
+}
+
+func (b *observed) GatedConvDecode(y, g, cache Tensor, w *Param, slots []int32, pages Pages) {
+	J := 0
+	if n := y.Len(); n > 0 {
+		J = w.Len() / (n / len(slots))
+	}
+	b.o.Before("GatedConvDecode", b.e.GatedConvDecode(y.Len(), J))
+	b.Backend.GatedConvDecode(y, g, cache, w, slots, pages)
+	b.o.After()
+}
+
 func (b *observed) SwiGLU(y, gate, up Tensor) {
 	b.o.Before("SwiGLU", b.e.Gated(y.Len()))
 	b.Backend.SwiGLU(y, gate, up)

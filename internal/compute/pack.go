@@ -58,6 +58,84 @@ func (p Pack) Ancestors(list []int32, s int) []int32 {
 	return list
 }
 
+// Before appends to list, for each token, the row of the token before it in its sequence, or -1 for
+// a sequence's first.
+func (p Pack) Before(list []int32) []int32 {
+	for s := range p.Segments() {
+		if p.Tokens(s) == 0 {
+			continue
+		}
+		row, up := int32(-1), s
+		for row < 0 && p.Branched(up) {
+			if up = int(p.Parent[up]); p.Tokens(up) > 0 {
+				row = p.Start[up+1] - 1
+			}
+		}
+		list = append(list, row)
+		for n := p.Start[s] + 1; n < p.Start[s+1]; n++ {
+			list = append(list, n-1)
+		}
+	}
+	return list
+}
+
+// Back returns the rows of the J tokens that each token sees last, its own the last [N,J]; -1 for
+// those before its sequence's first token. before is what Before appends.
+func Back(list, before []int32, J int) []int32 {
+	for n := range before {
+		at := len(list)
+		list = append(list, make([]int32, J)...)
+		m := int32(n)
+		for j := J - 1; j >= 0; j-- {
+			if list[at+j] = m; m >= 0 {
+				m = before[m]
+			}
+		}
+	}
+	return list
+}
+
+// Successors returns, for each token m, the tokens n that have it among their J last, n ascending:
+// entries start[m] to start[m+1]-1 of list, each n*J + i, where m is i tokens before n.
+func Successors(before []int32, J int) (start, list []int32) {
+	N := len(before)
+	start = make([]int32, N+1)
+	each := func(f func(m, entry int32)) {
+		for n := range before {
+			m := int32(n)
+			for i := 0; i < J && m >= 0; i++ {
+				f(m, int32(n*J+i))
+				m = before[m]
+			}
+		}
+	}
+	each(func(m, _ int32) { start[m+1]++ })
+	for m := range N {
+		start[m+1] += start[m]
+	}
+	list = make([]int32, start[N])
+	next := append([]int32(nil), start...)
+	each(func(m, entry int32) {
+		list[next[m]] = entry
+		next[m]++
+	})
+	return start, list
+}
+
+// Back returns the slots of the last J positions of each row, as the function Back does.
+func (p Pages) Back(list []int32, J int) []int32 {
+	for r, n := range p.Len {
+		for j := range J {
+			at, slot := int(n)-J+j, int32(-1)
+			if at >= 0 {
+				slot = p.Table[r][at/p.PageTokens]*int32(p.PageTokens) + int32(at%p.PageTokens)
+			}
+			list = append(list, slot)
+		}
+	}
+	return list
+}
+
 // Pairs returns the number of pairs of a query and a key that it sees, for one head, with a window
 // as in AttnShape.
 func (p Pack) Pairs(window int) (n float64) {

@@ -32,6 +32,8 @@ var ops = map[string]func(s *suite){
 	"Attention": (*suite).attention, "AttentionGrad": (*suite).attentionGrad,
 	"CacheWrite": (*suite).cacheWrite, "RopeCache": (*suite).ropeCache,
 	"AttentionDecode": (*suite).attentionDecode,
+	"GatedConv":       (*suite).gatedConv, "GatedConvGrad": (*suite).gatedConvGrad,
+	"GatedConvDecode": (*suite).gatedConvDecode,
 	"SwiGLU":          (*suite).swiglu, "SwiGLUGrad": (*suite).swigluGrad, "GeGLU": (*suite).geglu,
 	"GeGLUGrad": (*suite).gegluGrad,
 	"LogProb":   (*suite).logProb, "LogProbGrad": (*suite).logProbGrad, "Sample": (*suite).sampling,

@@ -320,6 +320,42 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, _, _ compute.Tensor, a compute.Att
 	b.queue(join)
 }
 
+// GatedConv reads the rows of b and x once, since neighbours find them in the cache.
+func (b *Backend) GatedConv(yND, uND, gN3D compute.Tensor, _ *compute.Param, p compute.Pack) {
+	b.begin("GatedConv")
+	b.index("before", p.Before(nil))
+	b.moves(b.bytes(gN3D) + b.bytes(uND) + b.bytes(yND))
+}
+
+// GatedConvGrad queues u, the gradient of g, and the sums of the weights' gradient.
+func (b *Backend) GatedConvGrad(dgN3D, uND compute.Tensor, w *compute.Param, dyND,
+	gN3D compute.Tensor, p compute.Pack) {
+	b.begin("GatedConvGrad")
+	before := p.Before(nil)
+	_, J := compute.CheckGatedConv("GatedConvGrad", len(before), gN3D, w)
+	start, row := compute.Successors(before, J)
+	b.index("before", before)
+	b.index("first successors", start)
+	b.index("successors", row)
+	b.moves(b.bytes(gN3D)*2/3 + b.bytes(uND))
+	b.moves(b.bytes(gN3D) + b.bytes(uND) + b.bytes(dyND) + b.bytes(dgN3D))
+	if !w.G.Absent() {
+		b.sums(b.bytes(gN3D)/3+b.bytes(uND)+b.bytes(dyND), len(before), w.Len())
+	}
+}
+
+// GatedConvDecode queues two kernels: u, which goes to the cache, and the convolution.
+func (b *Backend) GatedConvDecode(yRD, gR3D, _ compute.Tensor, w *compute.Param, slots []int32,
+	pages compute.Pages) {
+	b.begin("GatedConvDecode")
+	_, J := compute.CheckGatedConv("GatedConvDecode", len(slots), gR3D, w)
+	b.index("slots", slots)
+	b.index("back", pages.Back(nil, J))
+	u := b.bytes(yRD)
+	b.moves(3 * u)
+	b.moves(float64(2+J) * u)
+}
+
 // SwiGLU reads two and writes one.
 func (b *Backend) SwiGLU(yNF, _, _ compute.Tensor) {
 	b.begin("SwiGLU")

@@ -25,6 +25,7 @@
 //	amx_amd64.go      AMX's tiles; amx_linux_amd64.go and amx_nolinux_amd64.go: leave to use them
 //	attention.go      attention over packs, and its gradient
 //	decode.go         products of few rows, for sampling; decode16.go: in bfloat16
+//	conv.go           the gated short convolution
 //	head.go           the head: logits, log-probabilities, their gradients
 //	frozen.go         weights that are packed in their own place; quant.go: in 8 and 4 bits
 //	moments.go        AdamW's moments in 8 bits
@@ -92,6 +93,8 @@ type Backend struct {
 	sums                   []float64
 	jobs                   []attnJob
 	rows                   []decodeRows
+	before, back           []int32   // rows of GatedConv
+	taps, tapGrads         []float32 // its weights [J,D], and their gradient
 }
 
 // args is what the tasks of the running operation read. Tasks are functions that
@@ -101,7 +104,7 @@ type args struct {
 	y, x, w, g, m, v, u []float32 // operands, named as in the operation
 	dy, rstd            []float32
 	index, slots        []int32
-	N, H, E, D          int
+	N, H, E, D, J       int
 	sign, acc           int
 	eps                 float64
 	adam                adamConsts

@@ -556,6 +556,84 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 	}
 }
 
+// gatedConv computes y of GatedConv from u, of which row n reads the rows back[n].
+func gatedConv(y, g, w, u []float64, back []int32, D, J int) {
+	for i := range y {
+		n, d := i/D, i%D
+		v := 0.0
+		for j, m := range back[n*J : (n+1)*J] {
+			if m >= 0 {
+				v += w[d*J+j] * u[int(m)*D+d]
+			}
+		}
+		y[i] = g[n*3*D+D+d] * v
+	}
+}
+
+// inputs computes u of GatedConv: b*x.
+func inputs(u, g []float64, D int) {
+	for i := range u {
+		row := g[i/D*3*D:]
+		u[i] = row[i%D] * row[2*D+i%D]
+	}
+}
+
+// GatedConv convolves b*x over the tokens that each token sees last, and gates the sum by c.
+func (b *Backend) GatedConv(yND, uND, gN3D compute.Tensor, w *compute.Param, p compute.Pack) {
+	before := p.Before(nil)
+	N := len(before)
+	D, J := compute.CheckGatedConv("GatedConv", N, gN3D, w)
+	y, u, g := size("GatedConv", "y", yND, N*D), size("GatedConv", "u", uND, N*D), F64(gN3D)
+	inputs(u, g, D)
+	gatedConv(y, g, F64(w.W), u, compute.Back(nil, before, J), D, J)
+}
+
+// GatedConvGrad computes the gradients of g and w.
+func (b *Backend) GatedConvGrad(dgN3D, uND compute.Tensor, w *compute.Param, dyND,
+	gN3D compute.Tensor, p compute.Pack) {
+	const op = "GatedConvGrad"
+	before := p.Before(nil)
+	N := len(before)
+	D, J := compute.CheckGatedConv(op, N, gN3D, w)
+	dg, u, dy, g := size(op, "dg", dgN3D, 3*N*D), size(op, "u", uND, N*D), size(op, "dy", dyND, N*D),
+		F64(gN3D)
+	back, wDJ, du, gDJ := compute.Back(nil, before, J), F64(w.W), make([]float64, N*D), F64(w.G)
+	inputs(u, g, D)
+	for i := range u {
+		n, d := i/D, i%D
+		v, dv := 0.0, dy[i]*g[n*3*D+D+d]
+		for j, m := range back[n*J : (n+1)*J] {
+			if m < 0 {
+				continue
+			}
+			at := int(m)*D + d
+			v += wDJ[d*J+j] * u[at]
+			du[at] += wDJ[d*J+j] * dv
+			if gDJ != nil {
+				gDJ[d*J+j] += dv * u[at]
+			}
+		}
+		dg[n*3*D+D+d] = dy[i] * v
+	}
+	for i, x := range du {
+		at := i/D*3*D + i%D
+		dg[at], dg[at+2*D] = x*g[at+2*D], x*g[at]
+	}
+}
+
+// GatedConvDecode computes GatedConv for one token a row over paged u.
+func (b *Backend) GatedConvDecode(yRD, gR3D, cache compute.Tensor, w *compute.Param, slots []int32,
+	pages compute.Pages) {
+	R := len(slots)
+	D, J := compute.CheckGatedConv("GatedConvDecode", R, gR3D, w)
+	y, g, u := size("GatedConvDecode", "y", yRD, R*D), F64(gR3D), F64(cache)
+	for i := range y {
+		row := g[i/D*3*D:]
+		u[int(slots[i/D])*D+i%D] = row[i%D] * row[2*D+i%D]
+	}
+	gatedConv(y, g, F64(w.W), u, pages.Back(nil, J), D, J)
+}
+
 // SwiGLU gates up by silu(gate).
 func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
 	defer columns(&gateNF, &upNF)()

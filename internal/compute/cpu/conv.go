@@ -1,0 +1,164 @@
+package cpu
+
+import "gad/internal/compute"
+
+// GatedConv convolves u = b*x over the tokens that each token sees last, and gates the sum by c.
+// Rows of taps, here w, are [J,D]. Each term is one mulAcc of a row, so that the cache's rows give
+// the bits of a pack's.
+func (b *Backend) GatedConv(yND, uND, gN3D compute.Tensor, w *compute.Param, p compute.Pack) {
+	const op = "GatedConv"
+	b.before = p.Before(b.before[:0])
+	N := len(b.before)
+	D, J := compute.CheckGatedConv(op, N, gN3D, w)
+	if N == 0 {
+		return
+	}
+	b.y, b.u, b.g = f32(op, "y", yND, N*D), f32(op, "u", uND, N*D), f32(op, "g", gN3D, 3*N*D)
+	b.gatedInputs(N, D, nil)
+	b.back = compute.Back(b.back[:0], b.before, J)
+	b.convolve(w, N, D, J)
+}
+
+// gatedInputs writes u = b*x of N rows of g, row n to slots[n] or, without slots, to row n.
+func (b *Backend) gatedInputs(N, D int, slots []int32) {
+	b.D, b.slots = D, slots
+	b.eachRow(N, D, func(b *Backend, lo, hi int) {
+		D := b.D
+		for n := lo; n < hi; n++ {
+			row := n
+			if b.slots != nil {
+				row = int(b.slots[n])
+			}
+			u, in, x := b.u[row*D:row*D+D], b.g[3*n*D:3*n*D+D], b.g[3*n*D+2*D:3*n*D+3*D]
+			for i := range u {
+				u[i] = in[i] * x[i]
+			}
+		}
+	})
+}
+
+// turnTaps writes the weights [D,J], turned to [J,D], to the backend's scratch, and returns it.
+func (b *Backend) turnTaps(wDJ []float32, D, J int) []float32 {
+	b.taps = grow(b, &b.taps, D*J)
+	for d := range D {
+		for j := range J {
+			b.taps[j*D+d] = wDJ[d*J+j]
+		}
+	}
+	return b.taps
+}
+
+// convolve writes y, of which row n reads the rows of u that b.back has for it.
+func (b *Backend) convolve(w *compute.Param, N, D, J int) {
+	b.w, b.D, b.J = b.turnTaps(f32("GatedConv", "w", w.W, D*J), D, J), D, J
+	b.eachRow(N, D, func(b *Backend, lo, hi int) {
+		D := b.D
+		for n := lo; n < hi; n++ {
+			y, c := b.y[n*D:n*D+D], b.g[3*n*D+D:3*n*D+2*D]
+			b.sumTaps(y, n)
+			for i := range y {
+				y[i] *= c[i]
+			}
+		}
+	})
+}
+
+// sumTaps writes v of row n: the sum of taps times the rows of u that the row sees.
+func (b *Backend) sumTaps(v []float32, n int) {
+	D, J := b.D, b.J
+	clear(v)
+	for j, m := range b.back[n*J : (n+1)*J] {
+		if m >= 0 {
+			b.k.mulAcc(v, b.w[j*D:j*D+D], b.u[int(m)*D:int(m)*D+D], 1)
+		}
+	}
+}
+
+// GatedConvGrad computes the gradients of g and w: in the kernels x is dg. Of a row of dg, the
+// third part first holds dv, and the first du.
+func (b *Backend) GatedConvGrad(dgN3D, uND compute.Tensor, w *compute.Param, dyND,
+	gN3D compute.Tensor, p compute.Pack) {
+	const op = "GatedConvGrad"
+	b.before = p.Before(b.before[:0])
+	N := len(b.before)
+	D, J := compute.CheckGatedConv(op, N, gN3D, w)
+	if N == 0 {
+		return
+	}
+	b.x, b.u = f32(op, "dg", dgN3D, 3*N*D), f32(op, "u", uND, N*D)
+	b.dy, b.g = f32(op, "dy", dyND, N*D), f32(op, "g", gN3D, 3*N*D)
+	grad := opt(op, "G", w.G, D*J)
+	b.gatedInputs(N, D, nil)
+	b.back = compute.Back(b.back[:0], b.before, J)
+	b.w, b.D, b.J, b.N = b.turnTaps(f32(op, "w", w.W, D*J), D, J), D, J, N
+	b.m = nil
+	if grad != nil {
+		b.tapGrads = grow(b, &b.tapGrads, D*J)
+		clear(b.tapGrads)
+		b.m = b.tapGrads
+	}
+	b.eachRow(N, D, func(b *Backend, lo, hi int) {
+		D := b.D
+		for n := lo; n < hi; n++ {
+			dg, dy, c := b.x[3*n*D:3*n*D+3*D], b.dy[n*D:n*D+D], b.g[3*n*D+D:3*n*D+2*D]
+			clear(dg[:D])
+			dc, dv := dg[D:2*D], dg[2*D:]
+			b.sumTaps(dc, n)
+			for i := range dc {
+				dc[i] *= dy[i]
+				dv[i] = dy[i] * c[i]
+			}
+		}
+	})
+	b.eachSlab(D, func(b *Backend, lo, hi int) {
+		D, J := b.D, b.J
+		for n := range b.N {
+			dv := b.x[3*n*D+2*D+lo : 3*n*D+2*D+hi]
+			for j, m := range b.back[n*J : (n+1)*J] {
+				if m < 0 {
+					continue
+				}
+				at := int(m) * D
+				b.k.mulAcc(b.x[3*at+lo:3*at+hi], b.w[j*D+lo:j*D+hi], dv, 1)
+				if b.m != nil {
+					b.k.mulAcc(b.m[j*D+lo:j*D+hi], dv, b.u[at+lo:at+hi], 1)
+				}
+			}
+		}
+	})
+	b.eachRow(N, D, func(b *Backend, lo, hi int) {
+		D := b.D
+		for n := lo; n < hi; n++ {
+			db, dx := b.x[3*n*D:3*n*D+D], b.x[3*n*D+2*D:3*n*D+3*D]
+			in, x := b.g[3*n*D:3*n*D+D], b.g[3*n*D+2*D:3*n*D+3*D]
+			for i, du := range db {
+				db[i], dx[i] = du*x[i], du*in[i]
+			}
+		}
+	})
+	if grad == nil {
+		return
+	}
+	for d := range D {
+		for j := range J {
+			grad[d*J+j] += b.m[j*D+d]
+		}
+	}
+}
+
+// GatedConvDecode computes GatedConv for one token a row over paged u.
+func (b *Backend) GatedConvDecode(yRD, gR3D, cache compute.Tensor, w *compute.Param, slots []int32,
+	pages compute.Pages) {
+	const op = "GatedConvDecode"
+	R := len(slots)
+	D, J := compute.CheckGatedConv(op, R, gR3D, w)
+	if R == 0 {
+		return
+	}
+	n := compute.RowsOf(op, "cache", cache, D)
+	compute.CheckIndices(op, "slots", slots, n)
+	b.y, b.u, b.g = f32(op, "y", yRD, R*D), f32(op, "cache", cache, n*D), f32(op, "g", gR3D, 3*R*D)
+	b.gatedInputs(R, D, slots)
+	b.back = pages.Back(b.back[:0], J)
+	b.convolve(w, R, D, J)
+}
