@@ -42,6 +42,9 @@ type Config struct {
 	Window  int
 	Sliding []bool // [Layers] layers with the window; nil: all, if Window > 0
 	NoRope  []bool // [Layers] layers that do not rotate q and k; nil: none
+	// [Layers] layers of a short convolution in the place of attention; nil: none
+	Conv []bool
+	Taps int // tokens that a short convolution reads, its own included
 
 	// Factors of Granite, and AttnScale of Gemma. 0 is 1, and of AttnScale 1/sqrt(HeadDim).
 	AttnScale     float64 // on the product of query and key
@@ -116,10 +119,10 @@ func parseConfig(b []byte) (Config, error) {
 	}
 	// sizes of zero are refused below, by their own name
 	c.HeadDim = r.int("head_dim", max(headDim, 1))
-	c.FFN = r.int("intermediate_size", 0)
+	c.FFN = r.int(r.ffnKey(fam), 0)
 	c.Vocab = r.int("vocab_size", 0)
 	c.MaxPosition = r.int("max_position_embeddings", 0)
-	c.RMSEps = r.float("rms_norm_eps", or(fam.Eps, 1e-6))
+	c.RMSEps = r.float(fam.EpsName(), or(fam.Eps, 1e-6))
 	c.InitRange = r.float("initializer_range", 0.02)
 	c.TieEmbeddings = r.bool("tie_word_embeddings", fam.Tied)
 	c.DType = strings.TrimPrefix(r.str("dtype", r.str("torch_dtype", "float32")), "torch.")
@@ -172,12 +175,13 @@ func (r *reader) layers(c *Config, fam architecture.Family) {
 	r.value("layer_types", "a list of strings", &types)
 	mayslide := fam.Windows == architecture.LayerByType || fam.Windows == architecture.EveryLayer
 	for i, t := range types {
-		if t != "full_attention" && !(mayslide && t == "sliding_attention") {
+		if t != "full_attention" && !(mayslide && t == "sliding_attention") &&
+			!(fam.Convs && t == "conv") {
 			r.fail("key \"layer_types\": layer %d: %.40q: %w: only full_attention is implemented",
 				i, t, ErrUnsupported)
 		}
 	}
-	if n := len(types); n > 0 && n != c.Layers && mayslide {
+	if n := len(types); n > 0 && n != c.Layers && (mayslide || fam.Convs) {
 		r.fail("key \"layer_types\": %d layers: num_hidden_layers is %d", n, c.Layers)
 	}
 	window := func() int { // the window's length; the classes' default is 4096
@@ -234,6 +238,60 @@ func (r *reader) layers(c *Config, fam architecture.Family) {
 	if fam.NoRope {
 		r.noRope(c)
 	}
+	if fam.Convs {
+		r.convs(c, types)
+	}
+}
+
+// ffnKey returns the key of the feed-forward layer's width.
+func (r *reader) ffnKey(fam architecture.Family) string {
+	if _, ok := r.get("block_ff_dim"); ok && fam.Convs {
+		return "block_ff_dim"
+	}
+	return "intermediate_size"
+}
+
+// convs reads the layers of a short convolution, those that layer_types or full_attn_idxs do not
+// name as attention, and the width of the feed-forward layers, of which intermediate_size is a part
+// where block_auto_adjust_ff_dim says so (Lfm2MLP of transformers).
+func (r *reader) convs(c *Config, types []string) {
+	if types == nil && c.Layers <= 1<<10 {
+		if _, ok := r.get("full_attn_idxs"); ok {
+			var full []int
+			r.value("full_attn_idxs", "a list of whole numbers", &full)
+			types = make([]string, max(0, c.Layers))
+			for i := range types {
+				if types[i] = "conv"; slices.Contains(full, i) {
+					types[i] = "full_attention"
+				}
+			}
+		}
+	}
+	if slices.Contains(types, "conv") {
+		c.Conv, c.Taps = make([]bool, len(types)), r.int("conv_L_cache", 3)
+		for i, t := range types {
+			c.Conv[i] = t == "conv"
+		}
+	}
+	if r.bool("conv_bias", false) {
+		r.fail("key \"conv_bias\": true: %w: a convolution with biases is not implemented",
+			ErrUnsupported)
+	}
+	c.TieEmbeddings = r.bool("tie_embedding", c.TieEmbeddings)
+	if !r.bool("block_auto_adjust_ff_dim", true) {
+		return
+	}
+	factor, multiple := r.float("block_ffn_dim_multiplier", 1), r.int("block_multiple_of", 256)
+	if !(factor > 0 && factor <= 1e3) || multiple < 1 || multiple > 1<<19 {
+		r.fail("key \"block_ffn_dim_multiplier\": %g, block_multiple_of %d: expected positive numbers",
+			factor, multiple)
+		return
+	}
+	c.FFN = int(2 * float64(c.FFN) / 3)
+	if v, ok := r.raw["block_ffn_dim_multiplier"]; ok && string(v) == "null" {
+		return // as transformers has it
+	}
+	c.FFN = (int(factor*float64(c.FFN)) + multiple - 1) / multiple * multiple
 }
 
 // noRope reads the layers without rotation: those with 0 in no_rope_layers, or else every
@@ -484,6 +542,10 @@ func (c Config) validateLayers(fam architecture.Family) error {
 			"key \"rope_local_base_freq\": %g: it belongs to the layers with a window of Gemma 3",
 			c.LocalTheta)
 	}
+	if c.Conv != nil && (!fam.Convs || len(c.Conv) != c.Layers || c.Taps < 1 || c.Taps > 16) ||
+		c.Conv == nil && c.Taps != 0 {
+		return fmt.Errorf("key \"layer_types\": %d layers, a short convolution of %d tokens: %s takes one for each of %d layers, and 1 to 16 tokens, or none", len(c.Conv), c.Taps, c.Architecture, c.Layers)
+	}
 	if c.NoRope != nil && (!fam.NoRope || len(c.NoRope) != c.Layers) {
 		return fmt.Errorf("key \"no_rope_layers\": %d layers: %s takes one for each of %d, or none",
 			len(c.NoRope), c.Architecture, c.Layers)
@@ -568,7 +630,7 @@ func (c Config) encode(k Kind, dtype string) ([]byte, error) {
 		out["intermediate_size"] = c.FFN
 		out["vocab_size"] = c.Vocab
 		out["max_position_embeddings"] = c.MaxPosition
-		out["rms_norm_eps"] = c.RMSEps
+		out[architecture.Families[c.Architecture].EpsName()] = c.RMSEps
 		out["rope_theta"] = c.RopeTheta
 		out["initializer_range"] = c.initRange()
 		out["tie_word_embeddings"] = c.TieEmbeddings
@@ -639,6 +701,20 @@ func (c Config) encodeFamily(out map[string]any) {
 			out["pad_token_id"] = nil // absent would mean the class's default of 128004
 		}
 	}
+	if fam.Convs {
+		types := make([]string, c.Layers)
+		for i := range types {
+			if types[i] = "full_attention"; c.conv(i) {
+				types[i] = "conv"
+			}
+		}
+		out["layer_types"] = types
+		out["conv_L_cache"], out["conv_bias"] = max(c.Taps, 1), false
+		out["block_auto_adjust_ff_dim"] = false
+		for _, key := range []string{"full_attn_idxs", "block_ff_dim", "tie_embedding"} {
+			delete(out, key)
+		}
+	}
 	s := c.spec(LM)
 	switch fam.AttentionOf {
 	case "query_pre_attn_scalar": // a whole number in transformers
@@ -674,6 +750,11 @@ func (c Config) withLayers(layers []int) Config {
 			c.Sliding, c.Window, c.LocalTheta = nil, 0, 0
 		}
 	}
+	if c.Conv != nil {
+		if c.Conv = sequence.Pick(c.Conv, layers); !slices.Contains(c.Conv, true) {
+			c.Conv, c.Taps = nil, 0
+		}
+	}
 	if c.NoRope != nil {
 		if c.NoRope = sequence.Pick(c.NoRope, layers); !slices.Contains(c.NoRope, true) {
 			c.NoRope = nil
@@ -694,22 +775,24 @@ func (c Config) initRange() float64 {
 func (c Config) ParamCount(k Kind) int64 {
 	s := architecture.Families[c.Architecture].Spec
 	q, kv, d := int64(c.Heads*c.HeadDim), int64(c.KVHeads*c.HeadDim), int64(c.Hidden)
-	block := 2*q*d + 2*kv*d + 3*int64(c.FFN)*d
+	attention, block := 2*q*d+2*kv*d, 3*int64(c.FFN)*d
 	for _, norms := range []bool{s.PreNorm, s.PostNorm} {
 		if norms {
 			block += 2 * d
 		}
 	}
 	if s.QKVBias {
-		block += q + 2*kv
+		attention += q + 2*kv
 	}
 	switch s.QKNorm {
 	case architecture.HeadNorm:
-		block += 2 * int64(c.HeadDim)
+		attention += 2 * int64(c.HeadDim)
 	case architecture.WidthNorm:
-		block += q + kv
+		attention += q + kv
 	}
-	n := int64(c.Vocab)*d + int64(c.Layers)*block + d
+	convs := int64(c.convs())
+	n := int64(c.Vocab)*d + int64(c.Layers)*block + (int64(c.Layers)-convs)*attention +
+		convs*(4*d*d+d*int64(c.Taps)) + d
 	switch {
 	case k == Scorer:
 		n += d
@@ -725,18 +808,52 @@ func (c Config) ParamCount(k Kind) int64 {
 // and recomputation one forward pass more.
 func (c Config) FLOPsPerToken(context float64, head bool) float64 {
 	q, kv, d := float64(c.Heads*c.HeadDim), float64(c.KVHeads*c.HeadDim), float64(c.Hidden)
-	full, windowed := c.Layers, 0
+	convs := c.convs()
+	full, windowed := c.Layers-convs, 0
 	for i := range c.Layers {
 		if c.Window > 0 && (c.Sliding == nil || c.Sliding[i]) {
 			full, windowed = full-1, windowed+1
 		}
 	}
 	seen := float64(full)*context + float64(windowed)*min(context, float64(c.Window))
-	f := float64(c.Layers)*2*(2*q*d+2*kv*d+3*float64(c.FFN)*d) + 4*seen*q
+	f := float64(c.Layers-convs)*2*(2*q*d+2*kv*d) + float64(convs)*2*4*d*d +
+		float64(c.Layers)*2*3*float64(c.FFN)*d + 4*seen*q
 	if head {
 		f += c.HeadFLOPs()
 	}
 	return f
+}
+
+// conv reports whether layer i is a short convolution.
+func (c *Config) conv(i int) bool { return c.Conv != nil && c.Conv[i] }
+
+// convs returns the number of layers of a short convolution.
+func (c *Config) convs() (n int) {
+	for i := range c.Conv {
+		if c.Conv[i] {
+			n++
+		}
+	}
+	return n
+}
+
+// Cached returns the elements of generation's caches for one position of a sequence: keys and
+// values, or the inputs of a short convolution, of all layers.
+func (c Config) Cached() (n int) {
+	for i := range c.Layers {
+		for _, w := range c.caches(i) {
+			n += w
+		}
+	}
+	return n
+}
+
+// caches returns the widths of layer i's caches: of keys and values, or of a convolution's inputs.
+func (c *Config) caches(i int) []int {
+	if c.conv(i) {
+		return []int{c.Hidden}
+	}
+	return []int{c.KVHeads * c.HeadDim, c.KVHeads * c.HeadDim}
 }
 
 // HeadFLOPs returns the operations of one token's logits, a part of FLOPsPerToken.
@@ -779,6 +896,9 @@ func (c *Config) spec(k Kind) architecture.Spec {
 	}
 	s.Layers = make([]architecture.Layer, c.Layers)
 	for i := range s.Layers {
+		if c.conv(i) {
+			s.Layers[i].Mixer = architecture.ShortConv
+		}
 		if c.Window > 0 && (c.Sliding == nil || c.Sliding[i]) {
 			s.Layers[i].Rope = local
 			if c.Window < c.MaxPosition { // else every position is in it

@@ -80,6 +80,9 @@ type block struct {
 	vNKE         compute.Tensor
 	oNHE, lseNH  compute.Tensor
 	added1       added
+	gateN3D      compute.Tensor // of a short convolution: its gates and its input
+	convND       compute.Tensor // and its output
+	uND          compute.Tensor // scratch: its gated input
 	x2ND         compute.Tensor // after attention
 	rstd2N       compute.Tensor
 	gateNF, upNF compute.Tensor
@@ -104,6 +107,7 @@ type acts struct {
 
 	// Gradients, in training only.
 	dxND, dhND, dqNHE, dkNKE, dqkNHE, dvNKE, doNHE, dgNF, duNF, dlowNR compute.Tensor
+	dconvND, dgateN3D                                                  compute.Tensor
 	// gradients before the q/k norm; without one the same tensors as dq and dk
 	dqrNHE, dkrNKE compute.Tensor
 }
@@ -175,7 +179,11 @@ func (l actLayout) acts(a *acts, k keep, rank int) {
 		a.xs = append(a.xs, l.wide(i, "residual stream [N,D]", d))
 	}
 	for i := range blocks {
-		b := l.block(i)
+		attention, conv := !l.c.conv(i), l.c.conv(i)
+		if blocks == 1 { // one block's memory for all layers
+			attention, conv = l.c.convs() < l.c.Layers, l.c.convs() > 0
+		}
+		b := l.block(i, attention, conv)
 		if k != keepNothing {
 			b.x2ND = l.wide(i, "after attention [N,D]", d)
 		}
@@ -200,31 +208,54 @@ func (l *actLayout) widths() (q, k int) {
 	return l.c.Heads * l.c.HeadDim, l.c.KVHeads * l.c.HeadDim
 }
 
-// block returns the activations of block i without its input and the residual stream after
-// attention.
-func (l *actLayout) block(i int) block {
-	d, h, kv, f := l.c.Hidden, l.c.Heads, l.c.KVHeads, l.c.FFN
-	q, kk := l.widths()
+// block returns the activations of block i, which may mix by attention or by a short convolution,
+// without its input and the residual stream after that.
+func (l *actLayout) block(i int, attention, conv bool) block {
+	d, f := l.c.Hidden, l.c.FFN
 	spec := architecture.Families[l.c.Architecture].Spec
-	qkNorm := spec.QKNorm != architecture.NoNorm
 	norms := 0
 	if spec.PreNorm {
 		norms = 1
 	}
 	b := block{
 		rstd1N: l.wide(i, "first norm [N]", norms),
-		oNHE:   l.narrow(i, "attention [N,H,E]", q),
-		lseNH:  l.wide(i, "attention sums [N,H]", h),
 		rstd2N: l.wide(i, "second norm [N]", norms),
 	}
+	if conv {
+		b.gateN3D = l.narrow(i, "gates and input of the convolution [N,3D]", 3*d)
+		b.convND = l.narrow(i, "convolution [N,D]", d)
+		b.uND = l.narrow(workspace.All, "gated input of the convolution [N,D]", d)
+	}
+	if attention {
+		l.attention(&b, i)
+	}
+	if l.joined {
+		gu := l.columns(l.narrow(i, "gate and up [N,2F]", 2*f), f, f)
+		b.gateNF, b.upNF = gu[0], gu[1]
+	} else {
+		b.gateNF, b.upNF = l.narrow(i, "gate [N,F]", f), l.narrow(i, "up [N,F]", f)
+	}
+	if spec.PostNorm {
+		b.added1 = added{l.narrow(i, "attention's sum [N,D]", d),
+			l.wide(i, "norm of attention's sum [N]", 1)}
+		b.added2 = added{l.narrow(i, "down [N,D]", d), l.wide(i, "norm of down [N]", 1)}
+	}
+	return b
+}
+
+// attention lays out the activations of block i's attention in b.
+func (l *actLayout) attention(b *block, i int) {
+	q, kk := l.widths()
+	h, kv, spec := l.c.Heads, l.c.KVHeads, architecture.Families[l.c.Architecture].Spec
+	qkNorm := spec.QKNorm != architecture.NoNorm
+	b.oNHE = l.narrow(i, "attention [N,H,E]", q)
+	b.lseNH = l.wide(i, "attention sums [N,H]", h)
 	var qkv [3]compute.Tensor // outputs of the three projections
 	if l.joined {
 		both := l.narrow(i, "queries, keys and values [N,H+2K,E]", q+2*kk)
 		if qkv = l.columns(both, q, kk, kk); !qkNorm {
 			b.qkNHE = l.columns(both, q+kk, kk)[0]
 		}
-		gu := l.columns(l.narrow(i, "gate and up [N,2F]", 2*f), f, f)
-		b.gateNF, b.upNF = gu[0], gu[1]
 	} else {
 		names := [2]string{"queries [N,H,E]", "keys [N,K,E]"}
 		if qkNorm {
@@ -232,7 +263,6 @@ func (l *actLayout) block(i int) block {
 		}
 		qkv = [3]compute.Tensor{l.narrow(i, names[0], q), l.narrow(i, names[1], kk),
 			l.narrow(i, "values [N,K,E]", kk)}
-		b.gateNF, b.upNF = l.narrow(i, "gate [N,F]", f), l.narrow(i, "up [N,F]", f)
 	}
 	b.qNHE, b.kNKE, b.vNKE = qkv[0], qkv[1], qkv[2]
 	if qkNorm {
@@ -245,12 +275,6 @@ func (l *actLayout) block(i int) block {
 		b.rstdqNH = l.wide(i, "query norm [N,H]", normsQ)
 		b.rstdkNK = l.wide(i, "key norm [N,K]", normsK)
 	}
-	if spec.PostNorm {
-		b.added1 = added{l.narrow(i, "attention's sum [N,D]", d),
-			l.wide(i, "norm of attention's sum [N]", 1)}
-		b.added2 = added{l.narrow(i, "down [N,D]", d), l.wide(i, "norm of down [N]", 1)}
-	}
-	return b
 }
 
 // gradients lays out the gradients of activations, one block's for all blocks.
@@ -261,6 +285,10 @@ func (l *actLayout) gradients(a *acts) {
 	a.dxND = l.wide(workspace.All, "gradient of the residual stream [N,D]", d)
 	a.dhND = l.narrow(workspace.All, "gradient of a norm [N,D]", d)
 	a.doNHE = l.narrow(workspace.All, "gradient of attention [N,H,E]", q)
+	if l.c.convs() > 0 {
+		a.dconvND = l.narrow(workspace.All, "gradient of the convolution [N,D]", d)
+		a.dgateN3D = l.narrow(workspace.All, "gradient of the convolution's gates [N,3D]", 3*d)
+	}
 	if !l.joined {
 		a.dqNHE = l.narrow(workspace.All, "gradient of queries [N,H,E]", q)
 		a.dkNKE = l.narrow(workspace.All, "gradient of keys [N,K,E]", kk)
@@ -306,7 +334,8 @@ func (a *acts) inPlace() bool { return len(a.xs) == 1 }
 func (a *acts) output(i int) compute.Tensor { return a.xs[min(i+1, len(a.xs)-1)] }
 
 // attend computes the attention of one block. It reads q, k and v of b, with q and k not yet
-// rotated, and writes o, and for a gradient lse and the rotated q and k.
+// rotated, and writes o, and for a gradient lse and the rotated q and k. In the place of attention
+// it computes a short convolution, of the gates and the input in b.
 type attend func(layer int, b *block, posN []int32)
 
 // rotate applies Rope, or its inverse, to queries and keys if layer l has rotary positions: in one
@@ -421,8 +450,24 @@ func (m *network) addGrad(a *acts, post *compute.Param, keep added) compute.Tens
 // inner runs block i up to gate and up. The caller continues with the activation and the down
 // projection, which a recomputation does not need.
 func (m *network) inner(i int, a *acts, posN []int32, att attend) {
-	be, eps, p, b := m.be, m.cfg.RMSEps, &m.blocks[i], a.block(i)
+	p, b := &m.blocks[i], a.block(i)
 	m.rmsNorm(a.hND, b.rstd1N, b.xND, p.norm1)
+	m.add(b.x2ND, b.xND, m.mix(i, a, posN, att), p.wo, p.post1, b.added1, a.hND)
+	m.rmsNorm(a.hND, b.rstd2N, b.x2ND, p.norm2)
+	a.ps = append(a.ps[:0], compute.Projection{Y: b.gateNF, W: p.gate},
+		compute.Projection{Y: b.upNF, W: p.up})
+	m.linears(a.ps, a.hND)
+}
+
+// mix runs attention, or the short convolution, of block i over the normed input in a.hND, and
+// returns its output before the projection.
+func (m *network) mix(i int, a *acts, posN []int32, att attend) compute.Tensor {
+	be, eps, p, b := m.be, m.cfg.RMSEps, &m.blocks[i], a.block(i)
+	if m.spec.Layers[i].Mixer == architecture.ShortConv {
+		m.linear(b.gateN3D, a.hND, p.win)
+		att(i, b, posN)
+		return b.convND
+	}
 	qr, kr := b.qNHE, b.kNKE
 	if p.qn != nil {
 		qr, kr = b.qrNHE, b.krNKE
@@ -436,11 +481,33 @@ func (m *network) inner(i int, a *acts, posN []int32, att attend) {
 		be.RMSNorm(b.kNKE, b.rstdkNK, kr, p.kn, eps)
 	}
 	att(i, b, posN)
-	m.add(b.x2ND, b.xND, b.oNHE, p.wo, p.post1, b.added1, a.hND)
-	m.rmsNorm(a.hND, b.rstd2N, b.x2ND, p.norm2)
-	a.ps = append(a.ps[:0], compute.Projection{Y: b.gateNF, W: p.gate},
-		compute.Projection{Y: b.upNF, W: p.up})
-	m.linears(a.ps, a.hND)
+	return b.oNHE
+}
+
+// mixGrad computes the gradient of the projection behind mix and of mix, given the gradient dy of
+// the projection's output, into a.dhND. It overwrites a.hND with the normed input.
+func (m *network) mixGrad(i int, a *acts, dy compute.Tensor, posN []int32, pack compute.Pack) {
+	be, p, b, l := m.be, &m.blocks[i], a.block(i), m.spec.Layers[i]
+	if l.Mixer == architecture.ShortConv {
+		m.linearGrad(a.dconvND, p.wo, nil, dy, b.convND, false)
+		be.GatedConvGrad(a.dgateN3D, b.uND, p.conv, a.dconvND, b.gateN3D, pack)
+		m.rmsNorm(a.hND, b.rstd1N, b.xND, p.norm1)
+		m.linearGrad(a.dhND, p.win, nil, a.dgateN3D, a.hND, false)
+		return
+	}
+	m.linearGrad(a.doNHE, p.wo, nil, dy, b.oNHE, false)
+	be.AttentionGrad(a.dqNHE, a.dkNKE, a.dvNKE, a.doNHE, b.oNHE, b.lseNH, b.qNHE, b.kNKE,
+		b.vNKE, m.attnShape(l), pack)
+	m.rotate(l, a.dqNHE, a.dkNKE, a.dqkNHE, posN, true)
+	if p.qn != nil {
+		be.RMSNormGrad(a.dqrNHE, p.qn, a.dqNHE, b.qrNHE, b.rstdqNH, false)
+		be.RMSNormGrad(a.dkrNKE, p.kn, a.dkNKE, b.krNKE, b.rstdkNK, false)
+	}
+	m.rmsNorm(a.hND, b.rstd1N, b.xND, p.norm1)
+	a.ps = append(a.ps[:0], compute.Projection{Y: a.dqrNHE, W: p.wq, B: p.bq},
+		compute.Projection{Y: a.dkrNKE, W: p.wk, B: p.bk},
+		compute.Projection{Y: a.dvNKE, W: p.wv, B: p.bv})
+	m.linearsGrad(a.dhND, a.ps, a.hND)
 }
 
 // forward runs the backbone. It leaves the head's input in a.hND.
@@ -467,7 +534,7 @@ func (m *network) backward(a *acts, ids, posN []int32, pack compute.Pack, att at
 	m.scale(a.dhND, m.spec.Final)
 	be.RMSNormGrad(a.dxND, m.norm, a.dhND, a.output(len(m.blocks)-1), a.rstdN, false)
 	for i := len(m.blocks) - 1; i >= 0; i-- {
-		p, b, l := &m.blocks[i], a.block(i), m.spec.Layers[i]
+		p, b := &m.blocks[i], a.block(i)
 		// recompute: the shared memory still has the activations of the block above
 		if len(a.blocks) == 1 && i < len(m.blocks)-1 {
 			m.inner(i, a, posN, att)
@@ -500,20 +567,9 @@ func (m *network) backward(a *acts, ids, posN []int32, pack compute.Pack, att at
 		m.linearsGrad(a.dhND, a.ps, a.hND)
 		m.rmsNormGrad(a.dxND, p.norm2, a.dhND, b.x2ND, b.rstd2N)
 
-		// x2 = x + residual * post1(o(attention(rope(q(h)), rope(k(h)), v(h)))), h = norm1(x)
-		m.linearGrad(a.doNHE, p.wo, nil, m.addGrad(a, p.post1, b.added1), b.oNHE, false)
-		be.AttentionGrad(a.dqNHE, a.dkNKE, a.dvNKE, a.doNHE, b.oNHE, b.lseNH, b.qNHE, b.kNKE,
-			b.vNKE, m.attnShape(l), pack)
-		m.rotate(l, a.dqNHE, a.dkNKE, a.dqkNHE, posN, true)
-		if p.qn != nil {
-			be.RMSNormGrad(a.dqrNHE, p.qn, a.dqNHE, b.qrNHE, b.rstdqNH, false)
-			be.RMSNormGrad(a.dkrNKE, p.kn, a.dkNKE, b.krNKE, b.rstdkNK, false)
-		}
-		m.rmsNorm(a.hND, b.rstd1N, b.xND, p.norm1)
-		a.ps = append(a.ps[:0], compute.Projection{Y: a.dqrNHE, W: p.wq, B: p.bq},
-			compute.Projection{Y: a.dkrNKE, W: p.wk, B: p.bk},
-			compute.Projection{Y: a.dvNKE, W: p.wv, B: p.bv})
-		m.linearsGrad(a.dhND, a.ps, a.hND)
+		// x2 = x + residual * post1(o(attention(rope(q(h)), rope(k(h)), v(h)))), h = norm1(x); or
+		// o(conv(in(h)))
+		m.mixGrad(i, a, m.addGrad(a, p.post1, b.added1), posN, pack)
 		m.rmsNormGrad(a.dxND, p.norm1, a.dhND, b.xND, b.rstd1N)
 		m.progress.report(2)
 	}

@@ -28,7 +28,7 @@ type LoRA struct {
 
 // linearLayers are the layers that can have adapters, by peft's names, in a block's order.
 var linearLayers = []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
-	"down_proj"}
+	"down_proj", "in_proj"}
 
 // allLinear is peft's name for all linear layers.
 const allLinear = "all-linear"
@@ -145,6 +145,9 @@ func (l layout) newAdapters(o LoRA) (params []*compute.Param,
 	for i := range l.blocks {
 		for _, name := range o.targets() {
 			w := l.blocks[i].weight(name)
+			if w == nil {
+				continue
+			}
 			module := peftPrefix + strings.TrimSuffix(w.Name, ".weight")
 			matrix := func(which string, rows, cols int) *compute.Param {
 				return &compute.Param{Name: module + which, Shape: []int{rows, cols}, Rows: rows,
@@ -178,7 +181,7 @@ func (c Config) TrainedCount(k Kind, o LoRA) (n int64) {
 // weight returns the weight of the linear layer with peft's name.
 func (b *blockParams) weight(name string) *compute.Param {
 	return map[string]*compute.Param{"q_proj": b.wq, "k_proj": b.wk, "v_proj": b.wv, "o_proj": b.wo,
-		"gate_proj": b.gate, "up_proj": b.up, "down_proj": b.down}[name]
+		"gate_proj": b.gate, "up_proj": b.up, "down_proj": b.down, "in_proj": b.win}[name]
 }
 
 // Adapt returns a model of m's frozen weights with adapters of its own, and with a head of its own

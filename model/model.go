@@ -169,12 +169,15 @@ type blockParams struct {
 	wq, wk, wv *compute.Param // [H*E,D], [K*E,D], [K*E,D]
 	bq, bk, bv *compute.Param
 	qn, kn     *compute.Param // [E] each, or [H*E] and [K*E]
-	wo         *compute.Param // [D,H*E]
-	post1      *compute.Param // [D]
-	norm2      *compute.Param // [D]
-	gate, up   *compute.Param // [F,D]
-	down       *compute.Param // [D,F]
-	post2      *compute.Param // [D]
+	// of a short convolution, in the place of wq to kn
+	win      *compute.Param // [3D,D]
+	conv     *compute.Param // [D,J] taps, in a file [D,1,J]
+	wo       *compute.Param // [D,H*E], or [D,D] of a short convolution
+	post1    *compute.Param // [D]
+	norm2    *compute.Param // [D]
+	gate, up *compute.Param // [F,D]
+	down     *compute.Param // [D,F]
+	post2    *compute.Param // [D]
 }
 
 // arrange returns the parameters of a model of kind k, without memory.
@@ -182,17 +185,20 @@ func (c Config) arrange(k Kind) layout {
 	var l layout
 	add := func(name string, shape ...int) *compute.Param {
 		p := &compute.Param{Name: name, Shape: shape, Rows: 1, Cols: shape[len(shape)-1],
-			Decay: len(shape) == 2}
-		if len(shape) == 2 {
+			Decay: len(shape) > 1}
+		switch len(shape) {
+		case 2:
 			p.Rows = shape[0]
+		case 3: // no product reads a convolution's taps: they are kept as a vector
+			p.Cols *= shape[0] * shape[1]
 		}
 		l.params = append(l.params, p)
 		return p
 	}
-	d, q, kv, spec :=
-		c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, architecture.Families[c.Architecture].Spec
-	norm := func(name string, width int) *compute.Param {
-		p := add(name, width)
+	fam := architecture.Families[c.Architecture]
+	d, q, kv, spec := c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, fam.Spec
+	norm := func(pre, module string, width int) *compute.Param {
+		p := add(pre+fam.Module(module)+".weight", width)
 		p.Offset = spec.NormOffset
 		return p
 	}
@@ -201,45 +207,54 @@ func (c Config) arrange(k Kind) layout {
 		normQ, normK = q, kv
 	}
 	// What follows attention is its own norm where there is one, and else the next layer's.
-	norm2 := "post_attention_layernorm.weight"
+	norm2 := "post_attention_layernorm"
 	if spec.PostNorm {
-		norm2 = "pre_feedforward_layernorm.weight"
+		norm2 = "pre_feedforward_layernorm"
 	}
 	l.embed = add("model.embed_tokens.weight", c.Vocab, d)
 	for i := range c.Layers {
 		pre := fmt.Sprintf("model.layers.%d.", i)
+		matrix := func(module string, rows, cols int) *compute.Param {
+			return add(pre+fam.Module(module)+".weight", rows, cols)
+		}
 		var b blockParams
 		if spec.PreNorm {
-			b.norm1 = norm(pre+"input_layernorm.weight", d)
+			b.norm1 = norm(pre, "input_layernorm", d)
 		}
-		b.wq = add(pre+"self_attn.q_proj.weight", q, d)
-		b.wk = add(pre+"self_attn.k_proj.weight", kv, d)
-		b.wv = add(pre+"self_attn.v_proj.weight", kv, d)
-		if spec.QKVBias {
-			b.bq = add(pre+"self_attn.q_proj.bias", q)
-			b.bk = add(pre+"self_attn.k_proj.bias", kv)
-			b.bv = add(pre+"self_attn.v_proj.bias", kv)
+		if c.conv(i) {
+			b.win = matrix("conv.in_proj", 3*d, d)
+			b.conv = add(pre+"conv.conv.weight", d, 1, c.Taps)
+			b.wo = matrix("conv.out_proj", d, d)
+		} else {
+			b.wq = add(pre+"self_attn.q_proj.weight", q, d)
+			b.wk = add(pre+"self_attn.k_proj.weight", kv, d)
+			b.wv = add(pre+"self_attn.v_proj.weight", kv, d)
+			if spec.QKVBias {
+				b.bq = add(pre+"self_attn.q_proj.bias", q)
+				b.bk = add(pre+"self_attn.k_proj.bias", kv)
+				b.bv = add(pre+"self_attn.v_proj.bias", kv)
+			}
+			if spec.QKNorm != architecture.NoNorm {
+				b.qn = norm(pre, "self_attn.q_norm", normQ)
+				b.kn = norm(pre, "self_attn.k_norm", normK)
+			}
+			b.wo = matrix("self_attn.o_proj", d, q)
 		}
-		if spec.QKNorm != architecture.NoNorm {
-			b.qn = norm(pre+"self_attn.q_norm.weight", normQ)
-			b.kn = norm(pre+"self_attn.k_norm.weight", normK)
-		}
-		b.wo = add(pre+"self_attn.o_proj.weight", d, q)
 		if spec.PostNorm {
-			b.post1 = norm(pre+"post_attention_layernorm.weight", d)
+			b.post1 = norm(pre, "post_attention_layernorm", d)
 		}
 		if spec.PreNorm {
-			b.norm2 = norm(pre+norm2, d)
+			b.norm2 = norm(pre, norm2, d)
 		}
-		b.gate = add(pre+"mlp.gate_proj.weight", c.FFN, d)
-		b.up = add(pre+"mlp.up_proj.weight", c.FFN, d)
-		b.down = add(pre+"mlp.down_proj.weight", d, c.FFN)
+		b.gate = matrix("mlp.gate_proj", c.FFN, d)
+		b.up = matrix("mlp.up_proj", c.FFN, d)
+		b.down = matrix("mlp.down_proj", d, c.FFN)
 		if spec.PostNorm {
-			b.post2 = norm(pre+"post_feedforward_layernorm.weight", d)
+			b.post2 = norm(pre, "post_feedforward_layernorm", d)
 		}
 		l.blocks = append(l.blocks, b)
 	}
-	l.norm = norm("model.norm.weight", d)
+	l.norm = norm("", "model.norm", d)
 	switch {
 	case k == Scorer:
 		l.head = add(files.ScoreName, 1, d)
@@ -291,7 +306,7 @@ func New(be Backend, c Config, o Options) (*Model, error) {
 		switch {
 		case p.Name == files.ScoreName:
 			m.draw(p, i, o.ScoreInit)
-		case len(p.Shape) == 2:
+		case len(p.Shape) > 1:
 			m.draw(p, i, c.initRange())
 		case p.Name[len(p.Name)-len("bias"):] == "bias":
 			m.fill(p, func(int) float32 { return 0 })

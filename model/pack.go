@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"gad/internal/compute"
+	"gad/model/internal/architecture"
 	"gad/model/internal/sequence"
 )
 
@@ -232,6 +233,10 @@ func invTemp(temperature float64) (float64, error) {
 // attendPack computes the attention of layer i over the sequences of the pack.
 func (m *network) attendPack(i int, b *block, posN []int32) {
 	l := m.spec.Layers[i]
+	if l.Mixer == architecture.ShortConv {
+		m.be.GatedConv(b.convND, b.uND, b.gateN3D, m.blocks[i].conv, m.pk.Pack)
+		return
+	}
 	m.rotate(l, b.qNHE, b.kNKE, b.qkNHE, posN, false)
 	m.be.Attention(b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, m.attnShape(l), m.pk.Pack)
 }

@@ -110,12 +110,18 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 			size = max(size, pages.OfChunks(slots, o.PromptTokens+first, pt))
 		}
 		size += pages.Spare(f.DecodeMultiple(), pt)
-		one, room := size*pt*c.KVHeads*c.HeadDim, 0
+		var sizes []int
+		for i := range c.Layers {
+			for _, width := range c.caches(i) {
+				sizes = append(sizes, size*pt*width)
+			}
+		}
+		room := 0
 		if o.Trainable {
 			room = int(max(p.Gradients, o.Turns) / f.Element(compute.Wide))
 		}
-		p.Cache = cacheBytes(f, room, 2*c.Layers, one)
-		p.Lent = cacheBytes(f, 0, 2*c.Layers, one) - p.Cache
+		p.Cache = cacheBytes(f, room, sizes)
+		p.Lent = cacheBytes(f, 0, sizes) - p.Cache
 		work.Tokens, work.Slots, work.Positions =
 			max(work.Tokens, prefill), slots, o.PromptTokens+first
 	}
@@ -173,12 +179,11 @@ func (p *Plan) parameters(f Footprint, o PlanOptions, all *layout) {
 	}
 }
 
-// cacheBytes returns the bytes of caches of n Narrow elements each that do not fit into a block of
+// cacheBytes returns the bytes of caches of Narrow elements that do not fit into a block of
 // gradients of room elements (lender).
-func cacheBytes(f Footprint, room, caches, n int) (bytes int64) {
-	used := lentElements(f, compute.Narrow, n)
-	for range caches {
-		if used <= room {
+func cacheBytes(f Footprint, room int, sizes []int) (bytes int64) {
+	for _, n := range sizes {
+		if used := lentElements(f, compute.Narrow, n); used <= room {
 			room -= used
 		} else {
 			bytes += f.Block(f.Element(compute.Narrow) * int64(n))

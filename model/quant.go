@@ -58,7 +58,7 @@ func checkQuant(be compute.Backend, params []*compute.Param, o Options) error {
 // more bits.
 func weightClass(p *compute.Param, o Options) compute.Class {
 	switch {
-	case len(p.Shape) == 1 || p.Name == files.ScoreName:
+	case len(p.Shape) != 2 || p.Name == files.ScoreName:
 		return compute.Wide
 	case o.Trainable:
 		return compute.Master

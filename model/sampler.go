@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"gad/internal/compute"
+	"gad/model/internal/architecture"
 	"gad/model/internal/sampling"
 	"gad/model/internal/workspace"
 )
@@ -43,12 +44,18 @@ func (m *Model) sampled() sampling.Model {
 
 // sampler runs a model's blocks with a cache of keys and values (sampling.Network).
 type sampler struct {
-	m     *Model
-	grads *lender          // lends the gradients' memory to the caches
-	k, v  []compute.Tensor // [layers] caches [positions, K*E]
-	p     *sampling.Pass   // the pass of Decode
-	op    func()           // what Decode repeats
-	keys  map[int]string   // its key by number of rows
+	m      *Model
+	grads  *lender        // lends the gradients' memory to the caches
+	caches [][]cache      // by layer: of keys and values, or of a convolution's inputs
+	p      *sampling.Pass // the pass of Decode
+	op     func()         // what Decode repeats
+	keys   map[int]string // its key by number of rows
+}
+
+// cache is memory for the positions of sequences [positions, width].
+type cache struct {
+	compute.Tensor
+	width int
 }
 
 // Open makes the rotary tables and the caches of n positions.
@@ -59,15 +66,20 @@ func (s *sampler) Open(n, longest int) error {
 	}
 	s.grads, s.keys = m.grads.lend(), map[int]string{}
 	s.op = func() { m.forward(&m.acts, s.p.IDs, s.p.Pos, s.attendDecode) }
-	cache := func(layer int, what string) compute.Tensor {
-		if t, ok := s.grads.get(compute.Narrow, n*s.width()); ok {
-			return t
-		}
-		return m.ws.In(workspace.Purpose{Layer: layer, What: what}, compute.Narrow, n*s.width())
-	}
 	for i := range m.cfg.Layers {
-		s.k = append(s.k, cache(i, "key cache [slots,K,E]"))
-		s.v = append(s.v, cache(i, "value cache [slots,K,E]"))
+		var of []cache
+		for c, width := range m.cfg.caches(i) {
+			t, ok := s.grads.get(compute.Narrow, n*width)
+			if !ok {
+				what := []string{"key cache [slots,K,E]", "value cache [slots,K,E]"}[c]
+				if m.cfg.conv(i) {
+					what = "convolution's cache [slots,D]"
+				}
+				t = m.ws.In(workspace.Purpose{Layer: i, What: what}, compute.Narrow, n*width)
+			}
+			of = append(of, cache{t, width})
+		}
+		s.caches = append(s.caches, of)
 	}
 	return nil
 }
@@ -81,17 +93,14 @@ func (s *sampler) Close(free bool) {
 	}
 }
 
-// width returns the number of elements of one position of a cache.
-func (s *sampler) width() int { return s.m.cfg.KVHeads * s.m.cfg.HeadDim }
-
 // Writes returns a number that changes with every write to the weights.
 func (s *sampler) Writes() uint64 { return s.m.writeCount() }
 
 // Copy copies the keys and values of n positions.
 func (s *sampler) Copy(to, from, n int) {
-	w := s.width()
-	for i := range s.k {
-		for _, cache := range []compute.Tensor{s.k[i], s.v[i]} {
+	for _, of := range s.caches {
+		for _, cache := range of {
+			w := cache.width
 			s.m.be.Copy(cache.Slice(to*w, (to+n)*w), cache.Slice(from*w, (from+n)*w))
 		}
 	}
@@ -146,23 +155,33 @@ func (s *sampler) attendDecode(i int, b *block, posN []int32) {
 	s.attend(i, b, posN, s.p.Slots, s.p.Pages)
 }
 
-// write writes the keys and values of b to the caches of layer i, row n to slots[n].
+// write writes the keys and values of b, or a convolution's inputs, to the caches of layer i, row n
+// to slots[n].
 func (s *sampler) write(i int, b *block, slots []int32) {
-	s.m.be.CacheWrite(s.k[i], b.kNKE, s.width(), slots)
-	s.m.be.CacheWrite(s.v[i], b.vNKE, s.width(), slots)
+	of := s.caches[i]
+	if s.m.cfg.conv(i) {
+		s.m.be.CacheWrite(of[0].Tensor, b.uND, of[0].width, slots)
+		return
+	}
+	s.m.be.CacheWrite(of[0].Tensor, b.kNKE, of[0].width, slots)
+	s.m.be.CacheWrite(of[1].Tensor, b.vNKE, of[1].width, slots)
 }
 
 // attend writes the rows' keys and values to the caches of layer i; then each row attends to its
 // positions in pages.
 func (s *sampler) attend(i int, b *block, posN, slots []int32, pages compute.Pages) {
-	m, l := s.m, s.m.spec.Layers[i]
+	m, l, of := s.m, s.m.spec.Layers[i], s.caches[i]
+	if l.Mixer == architecture.ShortConv {
+		m.be.GatedConvDecode(b.convND, b.gateN3D, of[0].Tensor, m.blocks[i].conv, slots, pages)
+		return
+	}
 	shape := m.attnShape(l)
 	if l.Rope < 0 {
 		s.write(i, b, slots)
 	} else {
-		m.be.RopeCache(b.qNHE, b.kNKE, b.vNKE, s.k[i], s.v[i], shape, posN, m.table(l), slots)
+		m.be.RopeCache(b.qNHE, b.kNKE, b.vNKE, of[0].Tensor, of[1].Tensor, shape, posN, m.table(l), slots)
 	}
-	m.be.AttentionDecode(b.oNHE, b.qNHE, s.k[i], s.v[i], shape, pages)
+	m.be.AttentionDecode(b.oNHE, b.qNHE, of[0].Tensor, of[1].Tensor, shape, pages)
 }
 
 // slice returns rows lo to hi-1, of n, of the tensors that attention reads and writes.
@@ -175,5 +194,6 @@ func (b *block) slice(n, lo, hi int) block {
 		return t.Slice(lo*w, hi*w)
 	}
 	return block{qNHE: part(b.qNHE), kNKE: part(b.kNKE), qkNHE: part(b.qkNHE), vNKE: part(b.vNKE),
-		oNHE: part(b.oNHE), lseNH: part(b.lseNH)}
+		oNHE: part(b.oNHE), lseNH: part(b.lseNH),
+		gateN3D: part(b.gateN3D), convND: part(b.convND), uND: part(b.uND)}
 }

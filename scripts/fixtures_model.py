@@ -51,6 +51,8 @@ GEMMA = dict(
 )
 
 
+LFM2 = dict(SMALL, num_hidden_layers=4, norm_eps=1e-5, rope_parameters=theta(1e6))
+
 # folder: (class of the configuration, class of the model, settings, dtype, shard size)
 T = transformers
 FOLDERS = {
@@ -78,6 +80,8 @@ FOLDERS = {
     "llama_scorer": (T.LlamaConfig, T.LlamaForSequenceClassification, dict(**SMALL, num_labels=1, rope_parameters=theta(1e4)), "float32", None),
     "mistral_scorer": (T.MistralConfig, T.MistralForSequenceClassification, dict(**SMALL, num_labels=1, sliding_window=5, rope_parameters=theta(1e4)), "float32", None),
     "qwen3_scorer": (T.Qwen3Config, T.Qwen3ForSequenceClassification, dict(**SMALL, num_labels=1, head_dim=6, rope_parameters=theta(1e4)), "float32", None),
+    "lfm2": (T.Lfm2Config, T.Lfm2ForCausalLM, dict(**LFM2, layer_types=["conv", "full_attention", "conv", "conv"], block_multiple_of=8), "float32", None),
+    "lfm2_bf16": (T.Lfm2Config, T.Lfm2ForCausalLM, dict(**LFM2, full_attn_idxs=[1, 3], conv_L_cache=4, block_auto_adjust_ff_dim=False, tie_word_embeddings=False), "bfloat16", None),
 }
 
 

@@ -317,7 +317,7 @@ func (g *game) sampling(prompts, n int) work {
 	w.FLOPs += answers * steps * c.FLOPsPerToken(middle, true)
 	cached := float64(prompts*l.Prompt) + answers*float64(l.New)/2
 	w.Bytes = steps * (e.Weight*float64(c.ParamCount(model.LM)) +
-		e.Narrow*cached*float64(2*c.Layers*c.KVHeads*c.HeadDim))
+		e.Narrow*cached*float64(c.Cached()))
 	w.tokens = prompts * n * l.New
 	return w
 }

@@ -401,7 +401,7 @@ func (a pace) step(p *Plan, c config.Config) float64 {
 	sampling := func(x config.Pass) float64 {
 		answers := prompts * float64(x.Students)
 		slots := min(float64(p.slots(c)), answers)
-		cached := narrow * 2 * float64(a.shape.Layers*a.shape.KVHeads*a.shape.HeadDim)
+		cached := narrow * float64(a.shape.Cached())
 		// a token of all slots
 		each := max((weights*narrow+slots*cached*(prompt+answer/2))/a.memory, slots*token)
 		seconds := prompts*prompt*token + answers*answer/slots*each

@@ -230,7 +230,7 @@ func (p Pace) answers(c model.Config, chunks model.Chunks, prompts, lengths []in
 	mean := context / max(float64(tokens), 1)
 	scale := c.FLOPsPerToken(mean, true) / c.FLOPsPerToken(probeDecode/2, true)
 	// A step for one answer reads the weights; keys and values are read at the same rate.
-	cache := mean * float64(2*c.Layers*c.KVHeads*c.HeadDim) / float64(c.ParamCount(model.LM)) *
+	cache := mean * float64(c.Cached()) / float64(c.ParamCount(model.LM)) *
 		p.Decode
 	return p.passOf(c, prompts, false) + steps*p.Decode + float64(tokens)*(p.Slot*scale+cache)
 }

@@ -18,10 +18,15 @@ import (
 //	x = embed * embedding(ids)
 //	for each of layers:
 //	    h = norm1(x) if PreNorm, or x
+//	    in a layer that mixes by attention
 //	    q, k, v = h wqᵀ + bq, h wkᵀ + bk, h wvᵀ + bv         without biases unless QKVBias
 //	    q, k = qn(q), kn(k)                                 as QKNorm says
 //	    q, k = rotated by the frequencies of rope           unless rope is nil
 //	    a = attention(q, k, v) woᵀ                          scale; the last window positions
+//	    in one that mixes by a short convolution
+//	    b, c, u = parts of h winᵀ
+//	    a = (c * conv(b * u)) woᵀ                           over the last tokens
+//	    in all layers
 //	    x = x + residual * post1(a)                         without post1 unless PostNorm
 //	    h = norm2(x) if PreNorm, or x
 //	    f = (act(h gateᵀ) * (h upᵀ)) downᵀ
@@ -44,9 +49,18 @@ type Spec struct {
 
 // Layer holds the settings in which the layers of a model differ.
 type Layer struct {
+	Mixer  mixer
 	Rope   int // index into Spec.Ropes; -1: no rotation
 	Window int // positions in the attention window, the token's own included; 0: all
 }
+
+// mixer is the way in which a layer's tokens read each other.
+type mixer int
+
+const (
+	Attention mixer = iota
+	ShortConv       // LFM2's gated short convolution (arXiv 2511.23404)
+)
 
 // qkNorm selects the norm of q and k between projection and rotation: over which elements.
 type qkNorm int
@@ -88,6 +102,26 @@ type Family struct {
 	Multipliers bool   // embedding_multiplier, residual_multiplier and logits_scaling
 	SqrtEmbed   bool   // the embedding's output is multiplied by sqrt(Hidden)
 	ActKey      string // key of the activation; "" is hidden_act
+	Convs       bool   // layer_types may have "conv", with conv_L_cache taps
+	EpsKey      string // key of the norms' eps; "" is rms_norm_eps
+	// names of modules that are not Llama's, by Llama's
+	Modules map[string]string
+}
+
+// EpsName returns the key of the norms' eps.
+func (f Family) EpsName() string {
+	if f.EpsKey != "" {
+		return f.EpsKey
+	}
+	return "rms_norm_eps"
+}
+
+// Module returns the family's name of a module, given Llama's.
+func (f Family) Module(name string) string {
+	if own, ok := f.Modules[name]; ok {
+		return own
+	}
+	return name
 }
 
 // windowing is the way a family's config.json describes sliding windows.
@@ -119,6 +153,13 @@ var Families = map[string]Family{
 		Windows: Switched, NoRope: true},
 	"Olmo2": {ModelType: "olmo2", Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
 		KVHeads: true},
+	"Lfm2": {ModelType: "lfm2", Spec: Spec{PreNorm: true, QKNorm: HeadNorm}, Tied: true, Eps: 1e-5,
+		Theta: 1e6, Convs: true, EpsKey: "norm_eps",
+		Modules: map[string]string{"model.norm": "model.embedding_norm",
+			"input_layernorm": "operator_norm", "post_attention_layernorm": "ffn_norm",
+			"self_attn.q_norm": "self_attn.q_layernorm", "self_attn.k_norm": "self_attn.k_layernorm",
+			"self_attn.o_proj": "self_attn.out_proj", "mlp.gate_proj": "feed_forward.w1",
+			"mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2"}},
 	"Granite": {ModelType: "granite", Spec: Spec{PreNorm: true}, KVHeads: true,
 		AttentionOf: "attention_multiplier", Multipliers: true},
 }
