@@ -74,7 +74,7 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 	var a acts
 	work := compute.Work{Hidden: c.Hidden, Widest: max(c.FFN, c.Hidden, c.Heads*c.HeadDim),
 		Vocab: all.head.Rows, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
-		Trainable: o.Trainable, Tokens: o.Tokens, Rows: o.Tokens}
+		Trainable: o.Trainable, Tokens: o.Tokens, Rows: o.Tokens, Taps: c.Hidden * c.Taps}
 	if o.Tokens > 0 {
 		k := keepNothing
 		switch {

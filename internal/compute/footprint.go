@@ -31,6 +31,7 @@ type Work struct {
 	Slots     int // rows that are sampled and decoded in one call
 	Positions int // of the longest sequence that is decoded
 	Hidden    int
+	Taps      int // weights of a gated convolution; 0: none
 	Widest    int // inputs or outputs of the largest matrix product but the head's
 	Vocab     int // 1 for a scorer
 	Heads     int // query heads

@@ -320,11 +320,15 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, _, _ compute.Tensor, a compute.Att
 	b.queue(join)
 }
 
-// GatedConv reads the rows of b and x once, since neighbours find them in the cache.
-func (b *Backend) GatedConv(yND, uND, gN3D compute.Tensor, _ *compute.Param, p compute.Pack) {
+// GatedConv queues u and the convolution, which reads a row of u once, since neighbours find it in
+// the cache.
+func (b *Backend) GatedConv(yND, uND, gN3D compute.Tensor, w *compute.Param, p compute.Pack) {
 	b.begin("GatedConv")
-	b.index("before", p.Before(nil))
-	b.moves(b.bytes(gN3D) + b.bytes(uND) + b.bytes(yND))
+	before := p.Before(nil)
+	_, J := compute.CheckGatedConv("GatedConv", len(before), gN3D, w)
+	b.index("back", compute.Back(nil, before, J))
+	b.moves(b.bytes(gN3D)*2/3 + b.bytes(uND))
+	b.moves(b.bytes(gN3D)/3 + b.bytes(uND) + b.bytes(yND))
 }
 
 // GatedConvGrad queues u, the gradient of g, and the sums of the weights' gradient.
@@ -334,14 +338,14 @@ func (b *Backend) GatedConvGrad(dgN3D, uND compute.Tensor, w *compute.Param, dyN
 	before := p.Before(nil)
 	_, J := compute.CheckGatedConv("GatedConvGrad", len(before), gN3D, w)
 	start, row := compute.Successors(before, J)
-	b.index("before", before)
-	b.index("first successors", start)
-	b.index("successors", row)
+	b.index("back", compute.Back(nil, before, J))
 	b.moves(b.bytes(gN3D)*2/3 + b.bytes(uND))
-	b.moves(b.bytes(gN3D) + b.bytes(uND) + b.bytes(dyND) + b.bytes(dgN3D))
 	if !w.G.Absent() {
 		b.sums(b.bytes(gN3D)/3+b.bytes(uND)+b.bytes(dyND), len(before), w.Len())
 	}
+	b.index("first successors", start)
+	b.index("successors", row)
+	b.moves(b.bytes(gN3D) + b.bytes(uND) + b.bytes(dyND) + b.bytes(dgN3D))
 }
 
 // GatedConvDecode queues two kernels: u, which goes to the cache, and the convolution.

@@ -18,6 +18,8 @@ type kernelSet struct {
 	swigluGrad [2]*driver.Kernel
 	ropeCache, geglu,
 	gegluGrad [2]*driver.Kernel
+	gatedConvU, gatedConv, gatedConvGrad,
+	gatedConvWGrad [2]*driver.Kernel
 	// to Wide
 	addNarrow                     *driver.Kernel
 	embedGrad                     *driver.Kernel
@@ -74,6 +76,8 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 		scatterAdd: pair("scatter_add"), cacheWrite: pair("cache_write"),
 		rope: pair("rope"), ropeCache: pair("rope_cache"), swiglu: pair("swiglu"),
 		swigluGrad: pair("swiglu_grad"), geglu: pair("geglu"), gegluGrad: pair("geglu_grad"),
+		gatedConvU: pair("gated_conv_u"), gatedConv: pair("gated_conv"),
+		gatedConvGrad: pair("gated_conv_grad"), gatedConvWGrad: pair("gated_conv_wgrad"),
 		addNarrow: find("add_bf16_to_f32"), embedGrad: find("embed_grad"),
 		rmsNorm: [2][2]*driver.Kernel{{find("rmsnorm_f32_f32"), find("rmsnorm_f32_bf16")},
 			{nil, find("rmsnorm_bf16_bf16")}},

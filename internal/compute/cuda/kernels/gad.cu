@@ -2,6 +2,7 @@
 #include "device.cuh"
 
 #include "elementwise.cu"
+#include "conv.cu"
 #include "norm.cu"
 #include "gemm.cu"
 #include "quant.cu"
