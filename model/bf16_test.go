@@ -87,7 +87,11 @@ func TestBF16(t *testing.T) {
 				t.Logf(
 					"%s kind %v: furthest result %.2g of %.3g; least cosine of a gradient 1 - %.2g",
 					arch, kind, worst, largest, 1-least)
-				if !(worst <= 0.02*largest) || worst == 0 {
+				tol := 0.02
+				if c.Conv != nil { // products of three activations
+					tol = 0.04
+				}
+				if !(worst <= tol*largest) || worst == 0 {
 					t.Errorf("%s kind %v: results differ by %g of %g", arch, kind, worst, largest)
 				}
 			}

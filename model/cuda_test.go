@@ -119,6 +119,7 @@ func TestCUDAAgainstCPU(t *testing.T) {
 		"Gemma3 E=64": usual(tensorCore("Gemma3", 64)), "SmolLM3 E=64": tensorCore("SmolLM3", 64),
 		"Granite E=64": tensorCore("Granite", 64), "Olmo2 E=64": tensorCore("Olmo2", 64),
 		"Gemma3 odd": usual(tiny("Gemma3")), "Mistral E=64": tensorCore("Mistral", 64),
+		"Lfm2 E=64": tensorCore("Lfm2", 64), "Lfm2 odd": tiny("Lfm2"),
 	}
 	for arm, name := range slices.Sorted(maps.Keys(shapes)) {
 		for way, precision := range []string{cuda.F32, cuda.BF16} {

@@ -47,8 +47,16 @@ func TestAdapt(t *testing.T) {
 			for _, p := range base.params {
 				before = append(before, values(be, p.W))
 			}
-			// seven layers of a block: all but a convolution's in_proj
-			if want := 2 * 7 * 2; len(lm.Params()) != want ||
+			want := 0
+			for i := range base.cfg.Layers {
+				for _, name := range l.targets() {
+					attends := slices.Contains([]string{"q_proj", "k_proj", "v_proj"}, name)
+					if conv := base.cfg.conv(i); !(attends && conv || name == "in_proj" && !conv) {
+						want += 2
+					}
+				}
+			}
+			if len(lm.Params()) != want ||
 				len(scorer.Params()) != want+1 {
 				t.Fatalf("%d and %d parameters, want %d and one more", len(lm.Params()),
 					len(scorer.Params()), want)

@@ -82,6 +82,9 @@ func tiny(arch string) Config {
 	if f.NoRope {
 		c.NoRope = []bool{false, true}
 	}
+	if f.Convs {
+		c.Conv, c.Taps = []bool{true, false}, 3
+	}
 	if f.AttentionOf != "" {
 		c.AttnScale = 0.3
 	}

@@ -207,7 +207,9 @@ func (o Options) Scratch(w compute.Work) int64 {
 		use(int64(w.Tokens)*int64(w.Hidden)*narrow,
 			partialBytes(w.Tokens, max(w.Hidden, (w.Heads+2*w.KVHeads)*w.HeadDim)))
 		use(partialBytes(w.Tokens*w.Heads, w.HeadDim))
-		use(partialBytes(w.Tokens, w.Taps))
+		if w.Taps > 0 {
+			use(partialBytes(w.Tokens, w.Taps))
+		}
 		// Row sums of the attention's gradient, and parts of dk and dv.
 		use(4*int64(w.Tokens)*int64(w.Heads),
 			min(dkvPartBytes, 8*int64(w.Tokens)*int64(w.Heads)*int64(w.HeadDim)))
