@@ -207,7 +207,8 @@ func (r *reader) layers(c *Config, fam architecture.Family) {
 			r.fail("key \"layer_types\": %w: a window in some layers, and in others not: expected none of this key with %s", ErrUnsupported, c.Architecture)
 		}
 	case architecture.LayerByType:
-		pattern := r.int("sliding_window_pattern", r.int("_sliding_window_pattern", 6))
+		pattern := r.int("sliding_window_pattern",
+			r.int("_sliding_window_pattern", fam.FullEvery))
 		if pattern < 1 || c.Layers > 1<<10 || c.Layers < 0 {
 			r.fail(
 				"key \"sliding_window_pattern\": %d: expected at least 1, and at most 1024 layers",
@@ -478,11 +479,9 @@ func (c Config) validateLayers(fam architecture.Family) error {
 		fam.Windows == architecture.LayerByType && c.Window == 0 && c.Sliding != nil {
 		return fmt.Errorf("key \"layer_types\": %d layers with a window of %d: expected one for each of %d, or no window", len(c.Sliding), c.Window, c.Layers)
 	}
-	if c.LocalTheta != 0 && (fam.Windows != architecture.LayerByType || c.Window == 0) ||
-		fam.Windows == architecture.LayerByType && c.Window > 0 && c.LocalTheta == 0 {
-		return fmt.Errorf(
-			"key \"rope_local_base_freq\": %g: it belongs to the layers with a window of Gemma 3",
-			c.LocalTheta)
+	if local := fam.LocalRope != architecture.Alike; c.LocalTheta != 0 &&
+		(!local || c.Window == 0) || local && c.Window > 0 && c.LocalTheta == 0 {
+		return fmt.Errorf("local rotary base %g with a window of %d: %s has one, of the layers with a window: %t", c.LocalTheta, c.Window, c.Architecture, local)
 	}
 	if c.NoRope != nil && (!fam.NoRope || len(c.NoRope) != c.Layers) {
 		return fmt.Errorf("key \"no_rope_layers\": %d layers: %s takes one for each of %d, or none",
@@ -624,7 +623,8 @@ func (c Config) encodeFamily(out map[string]any) {
 		}
 		out["layer_types"] = types
 		if c.Window > 0 {
-			out["sliding_window"], out["rope_local_base_freq"] = c.Window, c.LocalTheta
+			out["sliding_window"] = c.Window
+			c.encodeLocalRope(out, fam.LocalRope)
 		}
 	}
 	if fam.NoRope {
@@ -653,6 +653,23 @@ func (c Config) encodeFamily(out map[string]any) {
 	if fam.Multipliers {
 		out["embedding_multiplier"], out["residual_multiplier"], out["logits_scaling"] =
 			s.Embed, s.Residual, or(c.LogitDivisor, 1)
+	}
+}
+
+// encodeLocalRope writes the rotary base of the layers with a window.
+func (c Config) encodeLocalRope(out map[string]any, of architecture.LocalRope) {
+	switch of {
+	case architecture.OwnBase:
+		out["rope_local_base_freq"] = c.LocalTheta
+	case architecture.SameBase: // transformers 5 reads another base than its default only here
+		full := map[string]any{"rope_type": "default"}
+		if s := c.RopeScaling; s != nil {
+			full = s.Encode()
+		}
+		full["rope_theta"] = c.RopeTheta
+		out["rope_parameters"] = map[string]any{"full_attention": full,
+			"sliding_attention": map[string]any{"rope_type": "default",
+				"rope_theta": c.LocalTheta}}
 	}
 }
 

@@ -2,7 +2,6 @@ package model
 
 import (
 	"maps"
-	"math"
 	"slices"
 
 	"gad/model/internal/architecture"
@@ -25,9 +24,12 @@ var ropeKeys = map[string][]string{
 // one for each type of layer, or rope_theta and rope_scaling of transformers 4.
 func (r *reader) rope(c *Config, fam architecture.Family) {
 	c.RopeTheta = r.float("rope_theta", or(fam.Theta, 10000))
-	byType := fam.Windows == architecture.LayerByType
-	if byType {
+	byType := fam.LocalRope != architecture.Alike
+	switch fam.LocalRope {
+	case architecture.OwnBase:
 		c.LocalTheta = r.float("rope_local_base_freq", 10000)
+	case architecture.SameBase:
+		c.LocalTheta = c.RopeTheta
 	}
 	key := "rope_parameters"
 	v, ok := r.get(key)
@@ -130,15 +132,9 @@ func (s *reader) yarn(c *Config) *RopeScaling {
 	y.Factor = s.float("factor", float64(c.MaxPosition)/float64(max(1, y.OriginalMaxPosition)))
 	y.BetaFast, y.BetaSlow = s.float("beta_fast", 32), s.float("beta_slow", 1)
 	y.Exact = !s.bool("truncate", true)
-	attention := func(mscale float64) float64 {
-		if y.Factor <= 1 {
-			return 1
-		}
-		return 0.1*mscale*math.Log(y.Factor) + 1
-	}
-	y.AttentionFactor = attention(1)
+	y.AttentionFactor = rope.YarnAttention(y.Factor, 1)
 	if m, all := s.float("mscale", 0), s.float("mscale_all_dim", 0); m != 0 && all != 0 {
-		y.AttentionFactor = attention(m) / attention(all)
+		y.AttentionFactor = rope.YarnAttention(y.Factor, m) / rope.YarnAttention(y.Factor, all)
 	}
 	y.AttentionFactor = s.float("attention_factor", y.AttentionFactor)
 	return y

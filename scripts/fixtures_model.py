@@ -10,6 +10,9 @@ Each folder holds config.json and weights as save_pretrained writes them, and
   expected_grad.safetensors   gradient by tensor name, in float32, of
                        the mean of -logp over all response tokens (temperature 1), or
                        sum_i (i+1)*score_i
+  expected_step.safetensors   (of later folders) the weights after one step of AdamW by
+                       that gradient: lr 1e-2, betas 0.9 and 0.999, eps 1e-4, weight decay
+                       0.01 on matrices
 All arithmetic is float32 on the CPU with eager attention.
 """
 
@@ -78,7 +81,14 @@ FOLDERS = {
     "llama_scorer": (T.LlamaConfig, T.LlamaForSequenceClassification, dict(**SMALL, num_labels=1, rope_parameters=theta(1e4)), "float32", None),
     "mistral_scorer": (T.MistralConfig, T.MistralForSequenceClassification, dict(**SMALL, num_labels=1, sliding_window=5, rope_parameters=theta(1e4)), "float32", None),
     "qwen3_scorer": (T.Qwen3Config, T.Qwen3ForSequenceClassification, dict(**SMALL, num_labels=1, head_dim=6, rope_parameters=theta(1e4)), "float32", None),
+    # From here on by transformers 5.24, with expected_step.
+    "olmo3": (T.Olmo3Config, T.Olmo3ForCausalLM, dict(**dict(SMALL, num_hidden_layers=4), sliding_window=7, rope_parameters=dict(sliding_attention=theta(5e5), full_attention=dict(YARN, rope_theta=5e5))), "float32", None),
+    "olmo3_scorer": (T.Olmo3Config, T.Olmo3ForSequenceClassification, dict(**SMALL, num_labels=1, sliding_window=6, layer_types=["full_attention", "sliding_attention"],
+                     rope_parameters=dict(sliding_attention=theta(2e4), full_attention=theta(1e4))), "float32", None),
 }
+
+
+STEPPED = list(FOLDERS)[list(FOLDERS).index("olmo3"):]
 
 
 def randomise(model, seed):
@@ -145,6 +155,10 @@ def build(root, name, seed):
     expected["loss"] = loss.item()
     loss.backward()
     save_file({n: p.grad.contiguous() for n, p in model.named_parameters()}, out / "expected_grad.safetensors")
+    if name in STEPPED:
+        groups = [[p for p in model.parameters() if (p.dim() == 2) == matrix] for matrix in (True, False)]
+        torch.optim.AdamW([dict(params=groups[0], weight_decay=0.01), dict(params=groups[1], weight_decay=0.0)], lr=1e-2, betas=(0.9, 0.999), eps=1e-4).step()
+        save_file({n: p.detach().contiguous() for n, p in model.named_parameters()}, out / "expected_step.safetensors")
     (out / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
     print(name, "loss", loss.item())
 

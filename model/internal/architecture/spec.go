@@ -84,10 +84,12 @@ type Family struct {
 	AttentionOf string  // key of an attention scale of its own: "" is 1/sqrt(HeadDim)
 
 	Windows     windowing
-	NoRope      bool   // no_rope_layers
-	Multipliers bool   // embedding_multiplier, residual_multiplier and logits_scaling
-	SqrtEmbed   bool   // the embedding's output is multiplied by sqrt(Hidden)
-	ActKey      string // key of the activation; "" is hidden_act
+	FullEvery   int       // with LayerByType: without layer_types, every n-th layer has no window
+	LocalRope   LocalRope // rotation in the layers with a window
+	NoRope      bool      // no_rope_layers
+	Multipliers bool      // embedding_multiplier, residual_multiplier and logits_scaling
+	SqrtEmbed   bool      // the embedding's output is multiplied by sqrt(Hidden)
+	ActKey      string    // key of the activation; "" is hidden_act
 }
 
 // windowing is the way a family's config.json describes sliding windows.
@@ -98,8 +100,18 @@ const (
 	Switched                    // use_sliding_window must be false
 	EveryLayer                  // sliding_window holds for all layers
 	// sliding_window holds for the layers that layer_types names, or for all but every
-	// sliding_window_pattern-th; their rotary base is rope_local_base_freq
+	// sliding_window_pattern-th
 	LayerByType
+)
+
+// LocalRope is the rotary base of layers with a window where it is not that of the others. Such
+// layers rotate without scaling, and rope_parameters may be given by type of layer.
+type LocalRope int
+
+const (
+	Alike    LocalRope = iota // all layers rotate alike
+	OwnBase                   // rope_local_base_freq
+	SameBase                  // rope_theta
 )
 
 // Families is the table of architectures: a new one that Spec can describe is a row here.
@@ -114,11 +126,14 @@ var Families = map[string]Family{
 			Act: GELUTanh},
 		Scorer:  "Gemma3TextForSequenceClassification",
 		HeadDim: 256, Tied: true, Theta: 1e6, AttentionOf: "query_pre_attn_scalar",
-		Windows: LayerByType, SqrtEmbed: true, ActKey: "hidden_activation"},
+		Windows: LayerByType, FullEvery: 6, LocalRope: OwnBase, SqrtEmbed: true,
+		ActKey: "hidden_activation"},
 	"SmolLM3": {ModelType: "smollm3", Spec: Spec{PreNorm: true}, Tied: true, Theta: 2e6,
 		Windows: Switched, NoRope: true},
 	"Olmo2": {ModelType: "olmo2", Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
 		KVHeads: true},
+	"Olmo3": {ModelType: "olmo3", Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
+		Theta: 5e5, KVHeads: true, Windows: LayerByType, FullEvery: 4, LocalRope: SameBase},
 	"Granite": {ModelType: "granite", Spec: Spec{PreNorm: true}, KVHeads: true,
 		AttentionOf: "attention_multiplier", Multipliers: true},
 }

@@ -54,6 +54,18 @@ func (s *Scaling) Encode() map[string]any {
 		"original_max_position_embeddings": s.OriginalMaxPosition}
 }
 
+// YarnAttention returns YaRN's factor of cosines and sines: a logarithm of the factor by which
+// positions are stretched, times mscale.
+func YarnAttention(factor, mscale float64) float64 {
+	if factor <= 1 {
+		return 1
+	}
+	return 0.1*mscale*math.Log(factor) + 1
+}
+
+// YarnAttention returns the AttentionFactor that YaRN has by itself.
+func (s *Scaling) YarnAttention() float64 { return YarnAttention(s.Factor, 1) }
+
 // Validate refuses an unknown type and numbers out of its bounds.
 func (s *Scaling) Validate() error {
 	original := s.OriginalMaxPosition >= 1 && s.OriginalMaxPosition <= 1<<26
