@@ -74,6 +74,9 @@ func parseConfig(b []byte) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
+	if raw, err = files.TextConfig(raw); err != nil {
+		return Config{}, err
+	}
 	r := reader{raw: raw}
 	var c Config
 	var fam architecture.Family
@@ -199,7 +202,7 @@ func (r *reader) layers(c *Config, fam architecture.Family) {
 			r.fail("key \"sliding_window\": in use: %w: set it to null (use_sliding_window to false) if no sequence exceeds the window", ErrUnsupported)
 		}
 	case architecture.EveryLayer:
-		if windowed || !given {
+		if windowed || !given && !fam.NullWindow {
 			c.Window = window()
 		}
 		if slices.Contains(types, "full_attention") && c.Window > 0 ||
@@ -486,6 +489,10 @@ func (c Config) validateLayers(fam architecture.Family) error {
 	if c.NoRope != nil && (!fam.NoRope || len(c.NoRope) != c.Layers) {
 		return fmt.Errorf("key \"no_rope_layers\": %d layers: %s takes one for each of %d, or none",
 			len(c.NoRope), c.Architecture, c.Layers)
+	}
+	if s := c.RopeScaling; fam.QueryScale && (s == nil || s.Type != "yarn") ||
+		!fam.QueryScale && s != nil && s.QueryBeta != 0 {
+		return fmt.Errorf("key \"llama_4_scaling_beta\": rotary settings %+v: %w for %s: Ministral 3 has it, with the rope type yarn", s, ErrUnsupported, c.Architecture)
 	}
 	for _, f := range []struct {
 		name string
@@ -794,16 +801,25 @@ func (c *Config) spec(k Kind) architecture.Spec {
 	if c.LocalTheta > 0 && c.Window > 0 {
 		s.Ropes, local = append(s.Ropes, rope.Rotation{HeadDim: c.HeadDim, Theta: c.LocalTheta}), 1
 	}
+	query := 0
+	if c.RopeScaling != nil && c.RopeScaling.QueryBeta != 0 {
+		r := s.Ropes[0]
+		r.Query, query = true, len(s.Ropes)
+		s.Ropes = append(s.Ropes, r)
+	}
 	s.Layers = make([]architecture.Layer, c.Layers)
 	for i := range s.Layers {
+		s.Layers[i].Query = query
 		if c.Window > 0 && (c.Sliding == nil || c.Sliding[i]) {
-			s.Layers[i].Rope = local
+			if local > 0 {
+				s.Layers[i].Rope, s.Layers[i].Query = local, local
+			}
 			if c.Window < c.MaxPosition { // else every position is in it
 				s.Layers[i].Window = c.Window
 			}
 		}
 		if c.NoRope != nil && c.NoRope[i] {
-			s.Layers[i].Rope = -1
+			s.Layers[i].Rope, s.Layers[i].Query = -1, -1
 		}
 	}
 	return s

@@ -88,6 +88,10 @@ func tiny(arch string) Config {
 	if f.AttentionOf != "" {
 		c.AttnScale = 0.3
 	}
+	if f.QueryScale { // the positions of tests are beyond the original ones
+		c.RopeScaling = &RopeScaling{Type: "yarn", Factor: 4, OriginalMaxPosition: 6, BetaFast: 2,
+			BetaSlow: 0.1, AttentionFactor: 1.2, QueryBeta: 0.4}
+	}
 	if f.Multipliers {
 		c.EmbedScale, c.ResidualScale, c.LogitDivisor = 3, 0.4, 2
 	}

@@ -36,6 +36,9 @@ func (r *reader) rope(c *Config, fam architecture.Family) {
 	if !ok {
 		key = "rope_scaling"
 		if v, ok = r.get(key); !ok {
+			if fam.QueryScale {
+				r.fail("key \"rope_parameters\": is missing: this architecture needs it")
+			}
 			return
 		}
 	}
@@ -89,6 +92,7 @@ func (r *reader) rope(c *Config, fam architecture.Family) {
 // s gives none.
 func (s *reader) ropeOf(c *Config, theta float64) (float64, *RopeScaling) {
 	theta = s.float("rope_theta", theta)
+	queryScale := architecture.Families[c.Architecture].QueryScale
 	kind := s.str("rope_type", s.str("type", "default"))
 	known, ok := ropeKeys[kind]
 	if !ok {
@@ -108,11 +112,20 @@ func (s *reader) ropeOf(c *Config, theta float64) (float64, *RopeScaling) {
 		scaling = &RopeScaling{Type: kind, Factor: s.float("factor", 0)}
 	case "yarn":
 		scaling = s.yarn(c)
+		if queryScale {
+			scaling.QueryBeta = s.float("llama_4_scaling_beta", 0)
+		}
+	}
+	if queryScale && kind != "yarn" {
+		s.fail("key \"rope_type\": %q: %w: %s has yarn", kind, ErrUnsupported, c.Architecture)
 	}
 	// An unknown key may change the rotation: it is refused.
 	for _, k := range slices.Sorted(maps.Keys(s.raw)) {
 		switch {
 		case k == "rope_theta" || k == "rope_type" || k == "type" || slices.Contains(known, k):
+		// transformers takes the second from here only where it is absent outside
+		case queryScale && kind == "yarn" &&
+			(k == "llama_4_scaling_beta" || k == "max_position_embeddings"):
 		case k == "partial_rotary_factor":
 			if s.float(k, 1) != 1 {
 				s.fail("key %q: %s: %w: only full rotation is implemented", k, s.raw[k],

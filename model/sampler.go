@@ -157,10 +157,11 @@ func (s *sampler) write(i int, b *block, slots []int32) {
 func (s *sampler) attend(i int, b *block, posN, slots []int32, pages compute.Pages) {
 	m, l := s.m, s.m.spec.Layers[i]
 	shape := m.attnShape(l)
-	if l.Rope < 0 {
+	if l.Rope < 0 || l.Query != l.Rope {
+		m.rotate(l, b.qNHE, b.kNKE, b.qkNHE, posN, false)
 		s.write(i, b, slots)
 	} else {
-		m.be.RopeCache(b.qNHE, b.kNKE, b.vNKE, s.k[i], s.v[i], shape, posN, m.table(l), slots)
+		m.be.RopeCache(b.qNHE, b.kNKE, b.vNKE, s.k[i], s.v[i], shape, posN, m.table(l.Rope), slots)
 	}
 	m.be.AttentionDecode(b.oNHE, b.qNHE, s.k[i], s.v[i], shape, pages)
 }

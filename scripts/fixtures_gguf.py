@@ -89,9 +89,10 @@ def models(names):
             continue
         if config["model_type"] == "mistral" and config.get("sliding_window"):
             continue  # llama.cpp computes it without the window
-        if "mscale" in (config.get("rope_parameters") or {}):
+        if "mscale" in (config.get("rope_parameters") or {}) and config["model_type"] != "ministral3":
             continue  # the converter leaves it out
-        get_model_class(name).set_vocab = vocab
+        kind = get_model_class(name)
+        kind.set_vocab = getattr(kind, "Ministral3Model", kind).set_vocab = vocab  # one class wraps another
         with tempfile.TemporaryDirectory() as tmp:
             copy = pathlib.Path(tmp) / folder.name
             shutil.copytree(folder, copy)

@@ -122,10 +122,11 @@ var olmoNorms = map[string]string{"post_attention_layernorm": "post_attention_no
 var ggufFamilies = map[string]ggufFamily{
 	"Qwen2": {arch: "qwen2"}, "Qwen3": {arch: "qwen3"},
 	"Llama": {arch: "llama", permuted: true}, "Mistral": {arch: "llama", permuted: true},
-	"SmolLM3": {arch: "smollm3", permuted: true},
-	"Granite": {arch: "granite", permuted: true},
-	"Olmo2":   {arch: "olmo2", norms: olmoNorms},
-	"Olmo3":   {arch: "olmo2", norms: olmoNorms},
+	"Ministral3": {arch: "mistral3", permuted: true, betas: true},
+	"SmolLM3":    {arch: "smollm3", permuted: true},
+	"Granite":    {arch: "granite", permuted: true},
+	"Olmo2":      {arch: "olmo2", norms: olmoNorms},
+	"Olmo3":      {arch: "olmo2", norms: olmoNorms},
 	"Gemma3": {arch: "gemma3", plusOne: true, norms: map[string]string{
 		"post_attention_layernorm":  "post_attention_norm",
 		"pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}},
@@ -273,6 +274,9 @@ func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]g
 			add(arch+".rope.scaling.yarn_beta_fast", float32(r.BetaFast))
 			add(arch+".rope.scaling.yarn_beta_slow", float32(r.BetaSlow))
 			add(arch+".rope.scaling.attn_factor", float32(r.AttentionFactor/r.YarnAttention()))
+			if r.QueryBeta != 0 {
+				add(arch+".attention.temperature_scale", float32(r.QueryBeta))
+			}
 		}
 	}
 

@@ -20,7 +20,7 @@ import (
 //	    h = norm1(x) if PreNorm, or x
 //	    q, k, v = h wqᵀ + bq, h wkᵀ + bk, h wvᵀ + bv         without biases unless QKVBias
 //	    q, k = qn(q), kn(k)                                 as QKNorm says
-//	    q, k = rotated by the frequencies of rope           unless rope is nil
+//	    q, k = rotated by the frequencies of query and rope unless there are none
 //	    a = attention(q, k, v) woᵀ                          scale; the last window positions
 //	    x = x + residual * post1(a)                         without post1 unless PostNorm
 //	    h = norm2(x) if PreNorm, or x
@@ -38,13 +38,14 @@ type Spec struct {
 	Scale             float64 // of attention
 	Embed, Residual   float64
 	Final             float64         // 1 for a scorer
-	Ropes             []rope.Rotation // indexed by Layer.Rope
+	Ropes             []rope.Rotation // indexed by Layer.Rope and Layer.Query
 	Layers            []Layer
 }
 
 // Layer holds the settings in which the layers of a model differ.
 type Layer struct {
 	Rope   int // index into Spec.Ropes; -1: no rotation
+	Query  int // the same of queries, which may be scaled by position
 	Window int // positions in the attention window, the token's own included; 0: all
 }
 
@@ -84,9 +85,11 @@ type Family struct {
 	AttentionOf string  // key of an attention scale of its own: "" is 1/sqrt(HeadDim)
 
 	Windows     windowing
+	NullWindow  bool      // with EveryLayer: no window where sliding_window is absent
 	FullEvery   int       // with LayerByType: without layer_types, every n-th layer has no window
 	LocalRope   LocalRope // rotation in the layers with a window
 	NoRope      bool      // no_rope_layers
+	QueryScale  bool      // llama_4_scaling_beta among the rotary settings
 	Multipliers bool      // embedding_multiplier, residual_multiplier and logits_scaling
 	SqrtEmbed   bool      // the embedding's output is multiplied by sqrt(Hidden)
 	ActKey      string    // key of the activation; "" is hidden_act
@@ -121,6 +124,8 @@ var Families = map[string]Family{
 		Windows: Switched},
 	"Llama":   {ModelType: "llama", Spec: Spec{PreNorm: true}, KVHeads: true},
 	"Mistral": {ModelType: "mistral", Spec: Spec{PreNorm: true}, Windows: EveryLayer},
+	"Ministral3": {ModelType: "ministral3", Spec: Spec{PreNorm: true}, HeadDim: 128, Eps: 1e-5,
+		Windows: EveryLayer, NullWindow: true, QueryScale: true},
 	"Gemma3": {ModelType: "gemma3_text",
 		Spec: Spec{PreNorm: true, PostNorm: true, NormOffset: 1, QKNorm: HeadNorm,
 			Act: GELUTanh},

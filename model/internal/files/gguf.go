@@ -41,6 +41,16 @@ var ggufArchs = map[string]ggufArch{
 			"attention.sliding_window_pattern": "sliding_window_pattern",
 			"rope.freq_base_swa":               "rope_local_base_freq"},
 		finish: finishGemma3},
+	"mistral3": {model: "ministral3", class: "Ministral3ForCausalLM", permuted: true,
+		finish: func(c map[string]any) error {
+			if c["query_beta"] == nil { // a Mistral of before, as it is converted now
+				c["model_type"], c["architectures"] = "mistral", []string{"MistralForCausalLM"}
+				c["sliding_window"] = nil
+			}
+			return nil
+		},
+		keys: map[string]string{"attention.temperature_scale": "query_beta",
+			"rope.scaling.yarn_log_multiplier": "mscale_all_dim"}},
 	"smollm3": {model: "smollm3", class: "SmolLM3ForCausalLM", permuted: true},
 	// also OLMo 3, whose files have a window
 	"olmo2": {model: "olmo2", class: "Olmo2ForCausalLM",
@@ -403,8 +413,19 @@ func (a ggufArch) rope(f *gguf.Reader, arch string, c map[string]any) error {
 		if isSlow {
 			yarn["beta_slow"] = slow
 		}
+		all, ok := c["mscale_all_dim"].(float64)
+		if delete(c, "mscale_all_dim"); ok && all != 0 {
+			attention = rope.YarnAttention(factor, 1) / rope.YarnAttention(factor, all)
+		} else {
+			attention = rope.YarnAttention(factor, 1)
+		}
 		if isTimes {
-			yarn["attention_factor"] = times * rope.YarnAttention(factor, 1)
+			attention *= times
+		}
+		yarn["attention_factor"] = attention
+		if beta, ok := c["query_beta"]; ok {
+			yarn["llama_4_scaling_beta"] = beta
+			delete(c, "query_beta")
 		}
 		c["rope_scaling"] = yarn
 	default:
