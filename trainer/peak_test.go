@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"gad/internal/compute"
@@ -101,5 +102,12 @@ func TestPeakIsThePlan(t *testing.T) {
 		peaks(t, open, config.Warmup, precision, inTurn([][]string{{"algorithm.teacher_weight=1"}}))
 		peaks(t, open, config.OPD, precision, inTurn([][]string{{}, {"actor.lora.rank=32",
 			"teacher.weights=q8_0"}, {"teacher.loss=exact"}, {"teacher.loss=topk"}}))
+		hints := hinted(t, func(_ int, content string) any { // longer than a pack of the student
+			return strings.Repeat("Add 4+7+3. ", 8)
+		})
+		own := []string{"data.train_files=" + hints, "teacher.prompt_key=hint",
+			"teacher.max_prompt_length=112"}
+		peaks(t, open, config.OPD, precision, [][]string{
+			append(own, "teacher.loss="+[]string{"policy", "exact"}[arm])})
 	}
 }

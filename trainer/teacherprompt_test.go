@@ -122,6 +122,10 @@ func TestTeacherPromptIsLearned(t *testing.T) {
 	defer m.Close()
 	same := hinted(t, func(_ int, content string) any { return content })
 	hints := hinted(t, someHints)
+	// of one row its own prompt, of the others none: blank, null, no such key
+	empty := hinted(t, func(i int, content string) any {
+		return []any{nil, " ", json.RawMessage("null"), []string{}, content}[i%4+i/39]
+	})
 	after := func(stage config.Stage, server bool, more ...string) string {
 		run := filepath.Join(t.TempDir(), "run")
 		o := Options{FS: vfs.OS, Backend: be}
@@ -156,8 +160,8 @@ func TestTeacherPromptIsLearned(t *testing.T) {
 				"teacher.prompt_key="+key)...)
 		}
 		want, other := with(same, "", false), with(hints, "hint", false)
-		if with(same, "hint", false) != want {
-			t.Errorf("%s: the row's own prompt in the column: other weights", c.more)
+		if with(same, "hint", false) != want || with(empty, "hint", false) != want {
+			t.Errorf("%s: the row's own prompt in the column, or none: other weights", c.more)
 		}
 		if other == want || with(hints, "", false) != want {
 			t.Errorf("%s: the column is not read, or is without the setting", c.more)
