@@ -73,7 +73,7 @@ func TestTeacherPromptIsTheTeachersAlone(t *testing.T) {
 			append(more, data, "data.train_batch_size=20")...), config.OPD)
 		o := tr.stage.(*opd)
 		r := sampledRound(t, tr, &o.onPolicy, 20)
-		read, err := o.teacher.readings(r)
+		read, err := o.teachers.readings(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +131,7 @@ func TestTeacherPromptIsLearned(t *testing.T) {
 		o := Options{FS: vfs.OS, Backend: be}
 		more = append([]string{"trainer.total_steps=2", "teacher.path=" + fixed.student}, more...)
 		if server {
-			o.Teacher = &lent{m: m}
+			o.Teachers = served(&lent{m: m})
 			more = append(more, "teacher.path=", "teacher.url=http://localhost/v1")
 		}
 		tr, err := Open(settings(stage, run, more...), stage, o)
@@ -272,6 +272,7 @@ func TestTeacherPromptSettings(t *testing.T) {
 		{at(11, 7), "", `row 11: column "hint": "7": neither a list of turns nor a string`},
 		{at(29, long), "", `row 29: column "hint" (teacher.prompt_key): `},
 		{at(29, long), "", " tokens in the teacher's chat template, and teacher.max_prompt_length is 64: raise it"},
+		{at(29, long), "teacher.max_prompt_length=900", "row 29: the teacher would read 691 tokens, and "},
 		{none, "", `column "hint" (teacher.prompt_key): none of 40 rows has a value there`},
 		{none, "teacher.prompt_key=content", `column "content": teacher.prompt_key (--teacher-prompt-key) names it, and it is read for something else`},
 		{none, "data.turns=each", "data.turns is each, and teacher.prompt_key hint has one prompt of a row"},
@@ -286,9 +287,9 @@ func TestTeacherPromptSettings(t *testing.T) {
 		}
 	}
 	tr := opened(t, ready(t), settings(config.OPD, filepath.Join(t.TempDir(), "run"),
-		"data.train_files="+at(29, long), "teacher.prompt_key=hint",
-		"teacher.max_prompt_length=900"), config.OPD)
-	if n := tr.cfg.Teacher.LongestPrompt(tr.cfg.Data); n != 900 {
+		"data.train_files="+at(29, long[:80]), "teacher.prompt_key=hint",
+		"teacher.max_prompt_length=110"), config.OPD)
+	if n := tr.cfg.Teacher.LongestPrompt(tr.cfg.Data); n != 110 {
 		t.Errorf("the longest prompt of the teacher has %d tokens", n)
 	}
 }
