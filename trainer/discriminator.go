@@ -27,7 +27,7 @@ func (g *game) open(s *start) (err error) {
 		return err
 	}
 	if g.t.cfg.Algorithm.TeacherWeight > 0 {
-		g.teachers, err = openTeachers(g.t, s, false)
+		g.teachers, err = openTeachers(g.basic, s, false)
 	}
 	return err
 }

@@ -22,7 +22,7 @@ func (o *opd) byTokens() bool { return o.t.cfg.Divergence(o.kind) }
 
 func (o *opd) open(s *start) (err error) {
 	t := o.t
-	if o.teachers, err = openTeachers(t, s, o.byTokens()); err != nil || !o.byTokens() {
+	if o.teachers, err = openTeachers(o.basic, s, o.byTokens()); err != nil || !o.byTokens() {
 		return err
 	}
 	target := actor.Target{Beta: t.cfg.Teacher.Beta}

@@ -25,8 +25,9 @@ import (
 // algorithm.teacher_weight: one, or one for each value of the column teacher.by. A teacher reads
 // the student's answer, by the same ids, after the row in its own chat template.
 type teachers struct {
-	t    *Trainer
-	list []*teacher
+	t       *Trainer
+	list    []*teacher
+	longest int // answer, in tokens
 }
 
 // teacher is one of them.
@@ -43,8 +44,9 @@ type teacher struct {
 
 // openTeachers opens the teachers. byTokens reports that their distributions over the student's
 // tokens are learned, which requires the student's tokenizer.
-func openTeachers(t *Trainer, s *start, byTokens bool) (c *teachers, err error) {
-	c = &teachers{t: t}
+func openTeachers(b basic, s *start, byTokens bool) (c *teachers, err error) {
+	t := b.t
+	c = &teachers{t: t, longest: t.cfg.LongestSampled(b.kind)}
 	for _, m := range t.cfg.Teacher.List() {
 		one := &teacher{t: t, TeacherModel: m, system: t.cfg.Teacher.System}
 		c.list = append(c.list, one)
@@ -224,7 +226,7 @@ func (c *teachers) checkPrompts(s *start) error {
 		if n := len(ids); r.TeacherPrompt != nil && n > most {
 			return fmt.Errorf("%w: data: row %d: column %q (teacher.prompt_key): %d tokens in the teacher's chat template, and teacher.max_prompt_length is %d: raise it, or shorten or remove the row", config.ErrConfig, r.Index, key, n, most)
 		}
-		if n := len(ids) + t.cfg.LongestSampled(t.Stage); r.TeacherPrompt != nil {
+		if n := len(ids) + c.longest; r.TeacherPrompt != nil {
 			if err := one.checkLength(r.Index, n); err != nil {
 				return err
 			}
