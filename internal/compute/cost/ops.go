@@ -104,16 +104,22 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, _ *compute.Param, _ fl
 	b.moves(b.bytes(xND) + b.bytes(yND) + b.bytes(rstdN))
 }
 
-// RMSNormGrad: the scale's gradient first, in parts and their sum.
+// RMSNormGrad: both gradients in one pass, and the sum of the scale's parts; of long rows the
+// scale's first.
 func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
 	rstdN compute.Tensor, acc bool) {
 	b.begin("RMSNormGrad")
-	if !w.G.Absent() {
-		b.sums(b.bytes(dyND)+b.bytes(xND), xND.Len()/w.Cols, w.Cols)
-	}
+	N, D := xND.Len()/w.Cols, w.Cols
 	bytes := b.bytes(dyND) + b.bytes(xND) + b.bytes(rstdN) + b.bytes(dxND)
 	if acc {
 		bytes += b.bytes(dxND)
+	}
+	if parts := cuda.NormParts(N, D); parts > 0 && !w.G.Absent() {
+		b.partials(bytes, parts, D)
+		return
+	}
+	if !w.G.Absent() {
+		b.sums(b.bytes(dyND)+b.bytes(xND), N, D)
 	}
 	b.moves(bytes)
 }
@@ -121,9 +127,14 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
 // sums queues the sums down N rows of D columns: their parts, and the sum of the parts. read is the
 // number of bytes read.
 func (b *Backend) sums(read float64, N, D int) {
-	parts := wide * float64(cuda.SumParts(N, D)) * float64(D)
-	b.moves(read + parts)
-	b.moves(parts + 2*wide*float64(D))
+	b.partials(read, cuda.SumParts(N, D), D)
+}
+
+// partials queues a kernel that moves so many bytes and writes parts of D sums, and their sum.
+func (b *Backend) partials(bytes float64, parts, D int) {
+	written := wide * float64(parts) * float64(D)
+	b.moves(bytes + written)
+	b.moves(written + 2*wide*float64(D))
 }
 
 // Linear queues one product.

@@ -28,6 +28,8 @@ type Backend struct {
 	parts  int64 // the most bytes that parts of dk and dv take
 	least  int   // tiles of queries of such a part; benchmarks allow none
 	few    int   // the most rows of a product that quantised weights are not unpacked for
+	// the most columns of a norm whose gradients take one pass; benchmarks allow none
+	onePass int
 
 	inUse, peak int64
 	blocks      map[driver.Ptr]int64 // all that is allocated, and its size
@@ -96,7 +98,8 @@ func open(o Options) (*Backend, error) {
 	}
 	b := &Backend{Options: o, dev: dev, narrow: narrow, sms: dev.Info().SMs, head: headLimits,
 		rows: decodeRows, parts: dkvPartBytes, least: leastQueries, few: fewRows,
-		blocks: map[driver.Ptr]int64{}, pins: map[driver.Ptr][]byte{}}
+		onePass: onePassNorm,
+		blocks:  map[driver.Ptr]int64{}, pins: map[driver.Ptr][]byte{}}
 	b.name = fmt.Sprintf("cuda/%s %s", map[dtype]string{f32: F32, bf16: BF16}[narrow],
 		dev.Info().Name)
 	for i := range b.args {

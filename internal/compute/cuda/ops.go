@@ -22,7 +22,7 @@ type kernelSet struct {
 	addNarrow                     *driver.Kernel
 	embedGrad                     *driver.Kernel
 	rmsNorm                       [2][2]*driver.Kernel // x, y
-	rmsNormGrad                   [2][2]*driver.Kernel // dy, x and dx
+	rmsNormGrad, rmsNormGrads     [2][2]*driver.Kernel // dy, x and dx
 	rmsNormWGrad                  [2][2]*driver.Kernel // dy, x
 	colSum                        [2]*driver.Kernel
 	addPartials                   *driver.Kernel
@@ -79,6 +79,8 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 			{nil, find("rmsnorm_bf16_bf16")}},
 		rmsNormGrad: [2][2]*driver.Kernel{{find("rmsnorm_grad_f32_f32_f32"), nil},
 			{find("rmsnorm_grad_f32_bf16_f32"), find("rmsnorm_grad_bf16_bf16_bf16")}},
+		rmsNormGrads: [2][2]*driver.Kernel{{find("rmsnorm_grads_f32_f32_f32"), nil},
+			{find("rmsnorm_grads_f32_bf16_f32"), find("rmsnorm_grads_bf16_bf16_bf16")}},
 		rmsNormWGrad: [2][2]*driver.Kernel{{find("rmsnorm_wgrad_f32_f32"), nil},
 			{find("rmsnorm_wgrad_bf16_f32"), find("rmsnorm_wgrad_bf16_bf16")}},
 		colSum: pair("colsum"), addPartials: find("add_partials"),
@@ -292,7 +294,7 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
 				"cuda: %s: dx is %v with rows %d apart, x %v with rows %d apart: want the same", op,
 				dx.t, dxRow, x.t, row))
 	}
-	k, kw := b.k.rmsNormGrad[dy.t][x.t], b.k.rmsNormWGrad[dy.t][x.t]
+	k := b.k.rmsNormGrad[dy.t][x.t]
 	var g view
 	if !w.G.Absent() {
 		g = wide(op, "G", w.G, D)
@@ -304,14 +306,27 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
 		panic("cuda: RMSNormGrad: x is Narrow and dy Wide")
 	}
 	defer b.enter()()
+	W := b.weights(op, w, f32)
+	if g.n > 0 && D <= b.onePass {
+		rows, part := normRows(N, D), b.scratch(normPartBytes(N, D))[0]
+		size := normGrid(N, D)
+		if size.x = blocks(N, rows); D <= 256 {
+			size.shared = 8192
+		}
+		b.launch(b.k.rmsNormGrads[dy.t][x.t], size, at(dx.p), at(part), at(dy.p), at(x.p),
+			at(rstd.p), at(W.p), whole(N), whole(D), whole(heads), whole(row), flag(acc),
+			real(w.Offset), whole(rows))
+		b.addPartials(g, part, size.x, D)
+		return
+	}
 	if g.n > 0 {
 		rows := sumRows(N, D)
 		parts, part := blocks(N, rows), b.scratch(partialBytes(N, D))[0]
-		b.launch(kw, grid{blocks(D, 2048), parts, 1, 256, 8192}, at(part), at(dy.p), at(x.p),
-			at(rstd.p), whole(N), whole(D), whole(heads), whole(row), whole(rows))
+		b.launch(b.k.rmsNormWGrad[dy.t][x.t], grid{blocks(D, 2048), parts, 1, 256, 8192}, at(part),
+			at(dy.p), at(x.p), at(rstd.p), whole(N), whole(D), whole(heads), whole(row),
+			whole(rows))
 		b.addPartials(g, part, parts, D)
 	}
-	W := b.weights(op, w, f32)
 	b.launch(k, normGrid(N, D), at(dx.p), at(dy.p), at(x.p), at(rstd.p), at(W.p), whole(N),
 		whole(D), whole(heads), whole(row), flag(acc), real(w.Offset))
 }
@@ -326,9 +341,9 @@ func (b *Backend) columnSums(g view, dy matrix, part driver.Ptr) {
 	b.addPartials(g, part, parts, O)
 }
 
-// addPartials adds parts rows of D sums to g, in ascending order.
+// addPartials adds parts rows of D sums to g, in a fixed order.
 func (b *Backend) addPartials(g view, part driver.Ptr, parts, D int) {
-	b.launch(b.k.addPartials, grid{blocks(D, 64), 1, 1, 64, 0}, at(g.p), at(part), whole(parts),
+	b.launch(b.k.addPartials, grid{blocks(D, 32), 1, 1, 512, 2048}, at(g.p), at(part), whole(parts),
 		whole(D))
 }
 
