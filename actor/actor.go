@@ -37,7 +37,7 @@ type Actor struct {
 
 // Target is the distribution that the exact KL of the loss (Config.ExactKL) is measured to.
 type Target struct {
-	Policy *model.Model // frozen; nil: the sequences have Labels
+	Policy *model.Model // frozen; nil: the sequences have a Teacher or Labels
 	Beta   float64      // of model.LogProbDivergenceGrad; 1 is the KL to Policy
 	Top    int          // above 0: the soft labels of Policy's Top most probable tokens and a tail
 }
@@ -152,8 +152,10 @@ type Sequence struct {
 	Old    []float32
 	Ref    []float32         // the reference's log-probabilities: see NeedsReference
 	Adv    []float64         // advantages
-	Read   model.Seq         // sequence that Target.Policy reads; without IDs: Seq
+	Read   model.Seq         // sequence that the target's policy reads; without IDs: Seq
 	Labels []model.SoftLabel // learned instead of the tokens: see SoftSFT and Target
+	// frozen; the exact KL is measured to it in the place of Target.Policy
+	Teacher *model.Model
 }
 
 // Seqs returns the sequences' tokens.
@@ -508,8 +510,7 @@ func addShards(sumsK [][]shardSums) (total shardSums, finite bool) {
 // statistics: one element, or none if a loss is not finite.
 func (a *Actor) learnShard(u *update, shard Rollout) ([]shardSums, error) {
 	var sums shardSums
-	for _, at := range model.Packs(shard.Seqs(), a.cfg.MaxTokenLen) {
-		pack := Rollout(model.Pick(shard, at))
+	for _, pack := range shard.packs(a.cfg.MaxTokenLen) {
 		seed := func(logpST, entST, klST [][]float32) (dlogpST, dentST, dklST [][]float32,
 			err error) {
 			b, rows, err := a.pad(u, pack, logpST, entST, klST)
@@ -538,6 +539,26 @@ func (a *Actor) learnShard(u *update, shard Rollout) ([]shardSums, error) {
 		}
 	}
 	return []shardSums{sums}, nil
+}
+
+// packs divides the sequences into packs of at most so many tokens, each of one Teacher: the
+// sequences of the first one's come first.
+func (r Rollout) packs(tokens int) (packs []Rollout) {
+	for rest := r; len(rest) > 0; {
+		var own, others Rollout
+		for _, s := range rest {
+			if s.Teacher == rest[0].Teacher {
+				own = append(own, s)
+			} else {
+				others = append(others, s)
+			}
+		}
+		for _, at := range model.Packs(own.Seqs(), tokens) {
+			packs = append(packs, model.Pick(own, at))
+		}
+		rest = others
+	}
+	return packs
 }
 
 // seeds computes an objective's gradients with respect to log-probabilities, entropies and exact KL
@@ -571,6 +592,9 @@ func (a *Actor) exactKL(pack Rollout, temperature float64, seed seeds) (model.So
 		}
 	}
 	target := a.target
+	if teacher := pack[0].Teacher; teacher != nil {
+		target.Policy = teacher
+	}
 	switch {
 	case target.Policy == nil:
 		return a.m.LogProbTailGrad(seqs, labelsST, temperature, seed)

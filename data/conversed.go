@@ -44,6 +44,14 @@ func converse(l layout.Layout, raw layout.Raw) (c conversed, fault *layout.Fault
 	if row.TeacherPrompt, fault = teacherPrompt(l, raw.TeacherPrompt); fault != nil {
 		return c, fault
 	}
+	if at := slices.Index(l.Chosen, l.TeacherBy); at >= 0 && at < len(raw.Chosen) {
+		by := raw.Chosen[at]
+		if by.Kind == layout.OtherCell {
+			return c, layout.NewFault(l.TeacherBy, by.Text, "teacher.by needs a text or a number there",
+				"write the teacher's name")
+		}
+		row.TeacherBy = by.String()
+	}
 	c.row, c.logprobs = row, raw.Logprobs
 	if !raw.TurnsOK && raw.PromptIDs == nil {
 		column := l.Content

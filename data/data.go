@@ -61,7 +61,9 @@ type Row struct {
 	// the prompt that a teacher reads in the place of Messages, of the column that Options names;
 	// empty: none
 	TeacherPrompt []Message
-	Told          Told // written, never read
+	// which teacher scores the answers, of the column that Options names; "": none
+	TeacherBy string
+	Told      Told // written, never read
 }
 
 // Told is an endpoint's report on the teacher's answer.

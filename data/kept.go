@@ -62,7 +62,7 @@ func (k Keep) warn(format string, args ...any) {
 const (
 	rowFileSuffix = ".rows"
 	// the last byte is the version: raise it when rows are read or stored differently
-	rowFileMagic = "gadrows\x09"
+	rowFileMagic = "gadrows\x0a"
 	entrySize    = 44
 	footSize     = 92
 	keepFree     = 1 << 30   // bytes of the disk left for others
@@ -180,6 +180,7 @@ func appendRecord(b []byte, ex Example) []byte {
 	str(ex.Response)
 	str(ex.ID)
 	str(ex.Finish)
+	str(ex.TeacherBy)
 	b = binary.AppendUvarint(b, uint64(len(ex.Logprobs)))
 	for _, at := range ex.Logprobs {
 		b = binary.AppendUvarint(b, uint64(len(at)))
@@ -275,6 +276,7 @@ func readRecord(b []byte) (ex Example) {
 	}
 	ex.Tools, ex.Env = JSON(str()), JSON(str())
 	ex.Teacher, ex.Response, ex.ID, ex.Finish = str(), str(), str(), str()
+	ex.TeacherBy = str()
 	if k := n(6); k > 0 {
 		ex.Logprobs = make(Logprobs, k)
 	}

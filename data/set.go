@@ -138,6 +138,9 @@ func OpenFiles(paths []string, o Options) (*Set, error) {
 		return nil, err
 	}
 	o.chosen = where.columns()
+	if by := o.Columns.TeacherBy; by != "" && !slices.Contains(o.chosen, by) {
+		o.chosen = append(o.chosen, by)
+	}
 	s := &Set{opt: o, cache: map[int]*cached{}, room: cacheBytes}
 	if err = s.open(paths); err == nil {
 		err = s.choose(where)
@@ -724,6 +727,10 @@ func hashRow(h hash.Hash, row Row) {
 	if len(row.TeacherPrompt) > 0 {
 		hashInt(h, -7)
 		hashTurns(h, row.TeacherPrompt)
+	}
+	if row.TeacherBy != "" {
+		hashInt(h, -8)
+		hashString(h, row.TeacherBy)
 	}
 }
 

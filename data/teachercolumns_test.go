@@ -93,7 +93,10 @@ func TestTeacherColumns(t *testing.T) {
 			}
 			cols := DefaultColumns()
 			plain := openFiles(t, Options{Columns: cols}, path).Digest()
-			cols.TeacherPrompt = key
+			cols.TeacherPrompt, cols.TeacherBy = key, "hint"
+			if key == "turns" {
+				cols.TeacherBy = ""
+			}
 			s := openFiles(t, Options{Columns: cols}, path)
 			if key == "turns" {
 				if digest == "" {
@@ -126,8 +129,16 @@ func TestTeacherColumns(t *testing.T) {
 						want = []Message{{Role: "system", Content: fmt.Sprint("s", i)},
 							{Role: "user", Content: fmt.Sprint("u", i)}}
 					}
+					by := fmt.Sprint("hint ", i)
 					if i == 1 {
 						want = nil
+					}
+					if i == 1 || key == "turns" {
+						by = ""
+					}
+					if row.TeacherBy != by {
+						t.Errorf("%s, %s: row %d: taught by %q, want %q", name, way, i,
+							row.TeacherBy, by)
 					}
 					if !slices.Equal(row.TeacherPrompt, want) ||
 						row.PromptText() != fmt.Sprint("question ", i) {
@@ -146,13 +157,15 @@ func TestTeacherColumnFaults(t *testing.T) {
 	writeTest(t, path, `{"content":"q","teacher_response":"a","hint":"h","tags":["b"]}`+"\n")
 	csv := filepath.Join(t.TempDir(), "rows.csv")
 	writeTest(t, csv, "content,teacher_response,hint\nq,a,h\n")
-	for _, c := range []struct{ path, prompt, want string }{
-		{csv, "hints", `columns "content", "teacher_response", "hint": no "hints" among them, which teacher.prompt_key (--teacher-prompt-key) names`},
-		{path, "teacher_response", `column "teacher_response": teacher.prompt_key (--teacher-prompt-key) names it, and it is read for something else`},
-		{path, "tags", `row 0: column "tags": turn 0: "\"b\"" is no object with role and content`},
+	for _, c := range []struct{ path, prompt, by, want string }{
+		{csv, "", "tag", `columns "content", "teacher_response", "hint": no "tag" among them, which teacher.by names`},
+		{path, "", "tags", `row 0: column "tags": a list: teacher.by needs a text or a number there`},
+		{csv, "hints", "", `columns "content", "teacher_response", "hint": no "hints" among them, which teacher.prompt_key (--teacher-prompt-key) names`},
+		{path, "teacher_response", "", `column "teacher_response": teacher.prompt_key (--teacher-prompt-key) names it, and it is read for something else`},
+		{path, "tags", "", `row 0: column "tags": turn 0: "\"b\"" is no object with role and content`},
 	} {
 		cols := DefaultColumns()
-		cols.TeacherPrompt = c.prompt
+		cols.TeacherPrompt, cols.TeacherBy = c.prompt, c.by
 		s, err := OpenFiles([]string{c.path}, Options{Columns: cols})
 		if err == nil {
 			_, err = s.Row(0)

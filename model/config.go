@@ -77,6 +77,9 @@ func parseConfig(b []byte) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
+	if raw, err = files.TextConfig(raw); err != nil {
+		return Config{}, err
+	}
 	r := reader{raw: raw}
 	var c Config
 	var fam architecture.Family
@@ -203,7 +206,7 @@ func (r *reader) layers(c *Config, fam architecture.Family) {
 			r.fail("key \"sliding_window\": in use: %w: set it to null (use_sliding_window to false) if no sequence exceeds the window", ErrUnsupported)
 		}
 	case architecture.EveryLayer:
-		if windowed || !given {
+		if windowed || !given && !fam.NullWindow {
 			c.Window = window()
 		}
 		if slices.Contains(types, "full_attention") && c.Window > 0 ||
@@ -211,7 +214,8 @@ func (r *reader) layers(c *Config, fam architecture.Family) {
 			r.fail("key \"layer_types\": %w: a window in some layers, and in others not: expected none of this key with %s", ErrUnsupported, c.Architecture)
 		}
 	case architecture.LayerByType:
-		pattern := r.int("sliding_window_pattern", r.int("_sliding_window_pattern", 6))
+		pattern := r.int("sliding_window_pattern",
+			r.int("_sliding_window_pattern", fam.FullEvery))
 		if pattern < 1 || c.Layers > 1<<10 || c.Layers < 0 {
 			r.fail(
 				"key \"sliding_window_pattern\": %d: expected at least 1, and at most 1024 layers",
@@ -536,11 +540,9 @@ func (c Config) validateLayers(fam architecture.Family) error {
 		fam.Windows == architecture.LayerByType && c.Window == 0 && c.Sliding != nil {
 		return fmt.Errorf("key \"layer_types\": %d layers with a window of %d: expected one for each of %d, or no window", len(c.Sliding), c.Window, c.Layers)
 	}
-	if c.LocalTheta != 0 && (fam.Windows != architecture.LayerByType || c.Window == 0) ||
-		fam.Windows == architecture.LayerByType && c.Window > 0 && c.LocalTheta == 0 {
-		return fmt.Errorf(
-			"key \"rope_local_base_freq\": %g: it belongs to the layers with a window of Gemma 3",
-			c.LocalTheta)
+	if local := fam.LocalRope != architecture.Alike; c.LocalTheta != 0 &&
+		(!local || c.Window == 0) || local && c.Window > 0 && c.LocalTheta == 0 {
+		return fmt.Errorf("local rotary base %g with a window of %d: %s has one, of the layers with a window: %t", c.LocalTheta, c.Window, c.Architecture, local)
 	}
 	if c.Conv != nil && (!fam.Convs || len(c.Conv) != c.Layers || c.Taps < 1 || c.Taps > 16) ||
 		c.Conv == nil && c.Taps != 0 {
@@ -549,6 +551,10 @@ func (c Config) validateLayers(fam architecture.Family) error {
 	if c.NoRope != nil && (!fam.NoRope || len(c.NoRope) != c.Layers) {
 		return fmt.Errorf("key \"no_rope_layers\": %d layers: %s takes one for each of %d, or none",
 			len(c.NoRope), c.Architecture, c.Layers)
+	}
+	if s := c.RopeScaling; fam.QueryScale && (s == nil || s.Type != "yarn") ||
+		!fam.QueryScale && s != nil && s.QueryBeta != 0 {
+		return fmt.Errorf("key \"llama_4_scaling_beta\": rotary settings %+v: %w for %s: Ministral 3 has it, with the rope type yarn", s, ErrUnsupported, c.Architecture)
 	}
 	for _, f := range []struct {
 		name string
@@ -686,7 +692,8 @@ func (c Config) encodeFamily(out map[string]any) {
 		}
 		out["layer_types"] = types
 		if c.Window > 0 {
-			out["sliding_window"], out["rope_local_base_freq"] = c.Window, c.LocalTheta
+			out["sliding_window"] = c.Window
+			c.encodeLocalRope(out, fam.LocalRope)
 		}
 	}
 	if fam.NoRope {
@@ -729,6 +736,23 @@ func (c Config) encodeFamily(out map[string]any) {
 	if fam.Multipliers {
 		out["embedding_multiplier"], out["residual_multiplier"], out["logits_scaling"] =
 			s.Embed, s.Residual, or(c.LogitDivisor, 1)
+	}
+}
+
+// encodeLocalRope writes the rotary base of the layers with a window.
+func (c Config) encodeLocalRope(out map[string]any, of architecture.LocalRope) {
+	switch of {
+	case architecture.OwnBase:
+		out["rope_local_base_freq"] = c.LocalTheta
+	case architecture.SameBase: // transformers 5 reads another base than its default only here
+		full := map[string]any{"rope_type": "default"}
+		if s := c.RopeScaling; s != nil {
+			full = s.Encode()
+		}
+		full["rope_theta"] = c.RopeTheta
+		out["rope_parameters"] = map[string]any{"full_attention": full,
+			"sliding_attention": map[string]any{"rope_type": "default",
+				"rope_theta": c.LocalTheta}}
 	}
 }
 
@@ -894,19 +918,28 @@ func (c *Config) spec(k Kind) architecture.Spec {
 	if c.LocalTheta > 0 && c.Window > 0 {
 		s.Ropes, local = append(s.Ropes, rope.Rotation{HeadDim: c.HeadDim, Theta: c.LocalTheta}), 1
 	}
+	query := 0
+	if c.RopeScaling != nil && c.RopeScaling.QueryBeta != 0 {
+		r := s.Ropes[0]
+		r.Query, query = true, len(s.Ropes)
+		s.Ropes = append(s.Ropes, r)
+	}
 	s.Layers = make([]architecture.Layer, c.Layers)
 	for i := range s.Layers {
+		s.Layers[i].Query = query
 		if c.conv(i) {
 			s.Layers[i].Mixer = architecture.ShortConv
 		}
 		if c.Window > 0 && (c.Sliding == nil || c.Sliding[i]) {
-			s.Layers[i].Rope = local
+			if local > 0 {
+				s.Layers[i].Rope, s.Layers[i].Query = local, local
+			}
 			if c.Window < c.MaxPosition { // else every position is in it
 				s.Layers[i].Window = c.Window
 			}
 		}
 		if c.NoRope != nil && c.NoRope[i] {
-			s.Layers[i].Rope = -1
+			s.Layers[i].Rope, s.Layers[i].Query = -1, -1
 		}
 	}
 	return s

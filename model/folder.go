@@ -171,7 +171,8 @@ func checkTensors(f files.Tensors, c Config, from, want Kind) (string, error) {
 	for _, name := range f.Names() {
 		switch {
 		// a buffer in old Llama folders
-		case expected[name] || strings.HasSuffix(name, "rotary_emb.inv_freq"):
+		case expected[name] || strings.HasSuffix(name, "rotary_emb.inv_freq") ||
+			files.Visual(name):
 		case name == files.HeadName && c.TieEmbeddings:
 			a, _ := f.Tensor(files.EmbedName)
 			b, _ := f.Tensor(files.HeadName)

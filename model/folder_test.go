@@ -66,6 +66,9 @@ func TestSaveLoad(t *testing.T) {
 				must(t, err)
 				must(t, json.Unmarshal(b, v))
 			}
+			if text, ok := was["text_config"].(map[string]any); ok { // the rest is left
+				was = text
+			}
 			for k, v := range was {
 				a, _ := json.Marshal(v)
 				b, _ := json.Marshal(is[k])

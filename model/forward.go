@@ -62,10 +62,10 @@ func (m *network) freeAngles() {
 	m.angle, m.angleN = compute.Tensor{}, 0
 }
 
-// table returns the rotary table of layer l, which must have rotary positions.
-func (m *network) table(l architecture.Layer) compute.Tensor {
+// table returns the table of a rotation of the spec.
+func (m *network) table(rope int) compute.Tensor {
 	size := m.angleN * m.cfg.HeadDim
-	return m.angle.Slice(l.Rope*size, (l.Rope+1)*size)
+	return m.angle.Slice(rope*size, (rope+1)*size)
 }
 
 // block has the tensors of one block's forward pass that its backward pass reads.
@@ -339,20 +339,19 @@ func (a *acts) output(i int) compute.Tensor { return a.xs[min(i+1, len(a.xs)-1)]
 type attend func(layer int, b *block, posN []int32)
 
 // rotate applies Rope, or its inverse, to queries and keys if layer l has rotary positions: in one
-// call if qkNHE, both as one tensor, is present.
+// call if qkNHE, both as one tensor, is present and both rotate alike.
 func (m *network) rotate(l architecture.Layer, qNHE, kNKE, qkNHE compute.Tensor, posN []int32,
 	inverse bool) {
 	c := &m.cfg
 	if l.Rope < 0 {
 		return
 	}
-	table := m.table(l)
-	if !qkNHE.Absent() {
-		m.be.Rope(qkNHE, c.Heads+c.KVHeads, c.HeadDim, posN, table, inverse)
+	if !qkNHE.Absent() && l.Query == l.Rope {
+		m.be.Rope(qkNHE, c.Heads+c.KVHeads, c.HeadDim, posN, m.table(l.Rope), inverse)
 		return
 	}
-	m.be.Rope(qNHE, c.Heads, c.HeadDim, posN, table, inverse)
-	m.be.Rope(kNKE, c.KVHeads, c.HeadDim, posN, table, inverse)
+	m.be.Rope(qNHE, c.Heads, c.HeadDim, posN, m.table(l.Query), inverse)
+	m.be.Rope(kNKE, c.KVHeads, c.HeadDim, posN, m.table(l.Rope), inverse)
 }
 
 // attnShape returns the attention shape of layer l.

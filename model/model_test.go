@@ -77,7 +77,10 @@ func tiny(arch string) Config {
 	case architecture.EveryLayer:
 		c.Window = 5
 	case architecture.LayerByType:
-		c.Window, c.Sliding, c.LocalTheta = 5, []bool{true, false}, 100
+		c.Window, c.Sliding = 5, []bool{true, false}
+		if f.LocalRope != architecture.Alike {
+			c.LocalTheta = 100
+		}
 	}
 	if f.NoRope {
 		c.NoRope = []bool{false, true}
@@ -87,6 +90,10 @@ func tiny(arch string) Config {
 	}
 	if f.AttentionOf != "" {
 		c.AttnScale = 0.3
+	}
+	if f.QueryScale { // the positions of tests are beyond the original ones
+		c.RopeScaling = &RopeScaling{Type: "yarn", Factor: 4, OriginalMaxPosition: 6, BetaFast: 2,
+			BetaSlow: 0.1, AttentionFactor: 1.2, QueryBeta: 0.4}
 	}
 	if f.Multipliers {
 		c.EmbedScale, c.ResidualScale, c.LogitDivisor = 3, 0.4, 2
@@ -275,39 +282,59 @@ func TestAgainstTransformers(t *testing.T) {
 	})
 }
 
-// gradients compares every gradient tensor by name: the norm of the difference
-// against the norm of what is expected.
+// gradients compares every gradient tensor by name, and where the fixture has them the weights
+// after one step of AdamW.
 func gradients(t *testing.T, m *Model, name string) {
 	t.Helper()
-	f, err := safetensors.Open(filepath.Join(fixtures, name, "expected_grad.safetensors"))
+	compareTensors(t, m, "gradient", filepath.Join(fixtures, name, "expected_grad.safetensors"),
+		func(p *compute.Param) compute.Tensor { return p.G }, 1e-2, 1e-4)
+	stepped := filepath.Join(fixtures, name, "expected_step.safetensors")
+	if _, err := os.Stat(stepped); err != nil {
+		return
+	}
+	opt, err := NewOptimizer(m,
+		AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-4, WeightDecay: 0.01})
+	must(t, err)
+	_, _, err = opt.step(1e-2)
+	must(t, err)
+	compareTensors(t, m, "weight after a step", stepped,
+		func(p *compute.Param) compute.Tensor { return p.W }, 0, 1e-5)
+}
+
+// compareTensors compares a tensor of every parameter with the one of its name in a file: the norm
+// of the difference against the norm of what is expected and a floor.
+func compareTensors(t *testing.T, m *Model, what, path string,
+	of func(p *compute.Param) compute.Tensor, floor, tol float64) {
+	t.Helper()
+	f, err := safetensors.Open(path)
 	must(t, err)
 	defer f.Close()
 	if len(f.Names()) != len(m.params) {
-		t.Errorf("%d gradients, want %d", len(m.params), len(f.Names()))
+		t.Errorf("%s: %d tensors, want %d", what, len(m.params), len(f.Names()))
 	}
 	worst := 0.0
 	for _, p := range m.params {
 		x, ok := f.Tensor(p.Name)
 		if !ok {
-			t.Errorf("no expected gradient for %s", p.Name)
+			t.Errorf("no expected %s for %s", what, p.Name)
 			continue
 		}
 		want := make([]float32, p.Len())
 		must(t, x.Float32(want))
 		var diff, norm float64
-		for i, g := range values(m.be, p.G) {
+		for i, g := range values(m.be, of(p)) {
 			d := float64(g) - float64(want[i])
 			diff, norm = diff+d*d, norm+float64(want[i])*float64(want[i])
 		}
 		// The bias of k shifts all scores of a query alike: its gradient is zero up
 		// to rounding, which the absolute term allows for.
-		rel := math.Sqrt(diff) / (math.Sqrt(norm) + 1e-2)
+		rel := math.Sqrt(diff) / (math.Sqrt(norm) + floor)
 		worst = max(worst, rel)
-		if !(rel <= 1e-4) {
-			t.Errorf("gradient of %s: off by %.3g of its norm %.3g", p.Name, rel, math.Sqrt(norm))
+		if !(rel <= tol) {
+			t.Errorf("%s of %s: off by %.3g of its norm %.3g", what, p.Name, rel, math.Sqrt(norm))
 		}
 	}
-	t.Logf("gradients: largest relative difference %.2g", worst)
+	t.Logf("%s: largest relative difference %.2g", what, worst)
 }
 
 func TestPacks(t *testing.T) {

@@ -2,7 +2,6 @@ package model
 
 import (
 	"maps"
-	"math"
 	"slices"
 
 	"gad/model/internal/architecture"
@@ -25,15 +24,21 @@ var ropeKeys = map[string][]string{
 // one for each type of layer, or rope_theta and rope_scaling of transformers 4.
 func (r *reader) rope(c *Config, fam architecture.Family) {
 	c.RopeTheta = r.float("rope_theta", or(fam.Theta, 10000))
-	byType := fam.Windows == architecture.LayerByType
-	if byType {
+	byType := fam.LocalRope != architecture.Alike
+	switch fam.LocalRope {
+	case architecture.OwnBase:
 		c.LocalTheta = r.float("rope_local_base_freq", 10000)
+	case architecture.SameBase:
+		c.LocalTheta = c.RopeTheta
 	}
 	key := "rope_parameters"
 	v, ok := r.get(key)
 	if !ok {
 		key = "rope_scaling"
 		if v, ok = r.get(key); !ok {
+			if fam.QueryScale {
+				r.fail("key \"rope_parameters\": is missing: this architecture needs it")
+			}
 			return
 		}
 	}
@@ -87,6 +92,7 @@ func (r *reader) rope(c *Config, fam architecture.Family) {
 // s gives none.
 func (s *reader) ropeOf(c *Config, theta float64) (float64, *RopeScaling) {
 	theta = s.float("rope_theta", theta)
+	queryScale := architecture.Families[c.Architecture].QueryScale
 	kind := s.str("rope_type", s.str("type", "default"))
 	known, ok := ropeKeys[kind]
 	if !ok {
@@ -106,11 +112,20 @@ func (s *reader) ropeOf(c *Config, theta float64) (float64, *RopeScaling) {
 		scaling = &RopeScaling{Type: kind, Factor: s.float("factor", 0)}
 	case "yarn":
 		scaling = s.yarn(c)
+		if queryScale {
+			scaling.QueryBeta = s.float("llama_4_scaling_beta", 0)
+		}
+	}
+	if queryScale && kind != "yarn" {
+		s.fail("key \"rope_type\": %q: %w: %s has yarn", kind, ErrUnsupported, c.Architecture)
 	}
 	// An unknown key may change the rotation: it is refused.
 	for _, k := range slices.Sorted(maps.Keys(s.raw)) {
 		switch {
 		case k == "rope_theta" || k == "rope_type" || k == "type" || slices.Contains(known, k):
+		// transformers takes the second from here only where it is absent outside
+		case queryScale && kind == "yarn" &&
+			(k == "llama_4_scaling_beta" || k == "max_position_embeddings"):
 		case k == "partial_rotary_factor":
 			if s.float(k, 1) != 1 {
 				s.fail("key %q: %s: %w: only full rotation is implemented", k, s.raw[k],
@@ -130,15 +145,9 @@ func (s *reader) yarn(c *Config) *RopeScaling {
 	y.Factor = s.float("factor", float64(c.MaxPosition)/float64(max(1, y.OriginalMaxPosition)))
 	y.BetaFast, y.BetaSlow = s.float("beta_fast", 32), s.float("beta_slow", 1)
 	y.Exact = !s.bool("truncate", true)
-	attention := func(mscale float64) float64 {
-		if y.Factor <= 1 {
-			return 1
-		}
-		return 0.1*mscale*math.Log(y.Factor) + 1
-	}
-	y.AttentionFactor = attention(1)
+	y.AttentionFactor = rope.YarnAttention(y.Factor, 1)
 	if m, all := s.float("mscale", 0), s.float("mscale_all_dim", 0); m != 0 && all != 0 {
-		y.AttentionFactor = attention(m) / attention(all)
+		y.AttentionFactor = rope.YarnAttention(y.Factor, m) / rope.YarnAttention(y.Factor, all)
 	}
 	y.AttentionFactor = s.float("attention_factor", y.AttentionFactor)
 	return y

@@ -176,10 +176,12 @@ func (s *sampler) attend(i int, b *block, posN, slots []int32, pages compute.Pag
 		return
 	}
 	shape := m.attnShape(l)
-	if l.Rope < 0 {
+	if l.Rope < 0 || l.Query != l.Rope {
+		m.rotate(l, b.qNHE, b.kNKE, b.qkNHE, posN, false)
 		s.write(i, b, slots)
 	} else {
-		m.be.RopeCache(b.qNHE, b.kNKE, b.vNKE, of[0].Tensor, of[1].Tensor, shape, posN, m.table(l), slots)
+		m.be.RopeCache(b.qNHE, b.kNKE, b.vNKE, of[0].Tensor, of[1].Tensor, shape, posN,
+			m.table(l.Rope), slots)
 	}
 	m.be.AttentionDecode(b.oNHE, b.qNHE, of[0].Tensor, of[1].Tensor, shape, pages)
 }

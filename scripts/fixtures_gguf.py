@@ -1,6 +1,6 @@
 """Writes testdata/gguf: GGUF files made by other programs, and what those read in them.
 
-    python scripts/fixtures_gguf.py LLAMA_CPP [testdata/gguf]
+    python scripts/fixtures_gguf.py LLAMA_CPP [testdata/gguf [models NAME...]]
 
 types.gguf          blocks of every quantised type that gad reads, as gguf-py writes them:
                     random bytes, under scales of every kind (zeros, negative, subnormal,
@@ -26,7 +26,7 @@ from safetensors.numpy import save_file
 llama = pathlib.Path(sys.argv[1])
 out = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else "testdata/gguf")
 out.mkdir(parents=True, exist_ok=True)
-if sys.argv[3:] == ["models"]:  # in a process of its own: the converter wants its own gguf-py
+if sys.argv[3:4] == ["models"]:  # in a process of its own: the converter wants its own gguf-py
     sys.path.insert(0, str(llama / "gguf-py"))
 import gguf  # noqa: E402
 from gguf import GGMLQuantizationType as T  # noqa: E402
@@ -66,7 +66,7 @@ def types():
     save_file({k: np.ascontiguousarray(v) for k, v in expected.items()}, out / "types.safetensors")
 
 
-def models():
+def models(names):
     sys.path.insert(0, str(llama))
     os.environ["NO_LOCAL_GGUF"] = "1"
     import convert_hf_to_gguf as convert
@@ -83,13 +83,16 @@ def models():
     for folder in sorted(pathlib.Path("testdata/model").iterdir()):
         config = json.loads((folder / "config.json").read_text())
         name = config["architectures"][0]
+        if names and folder.name not in names:
+            continue
         if not name.endswith("ForCausalLM") or config.get("dtype", "float32") != "float32":
             continue
         if config["model_type"] == "mistral" and config.get("sliding_window"):
             continue  # llama.cpp computes it without the window
-        if "mscale" in (config.get("rope_parameters") or {}):
+        if "mscale" in (config.get("rope_parameters") or {}) and config["model_type"] != "ministral3":
             continue  # the converter leaves it out
-        get_model_class(name).set_vocab = vocab
+        kind = get_model_class(name)
+        kind.set_vocab = getattr(kind, "Ministral3Model", kind).set_vocab = vocab  # one class wraps another
         with tempfile.TemporaryDirectory() as tmp:
             copy = pathlib.Path(tmp) / folder.name
             shutil.copytree(folder, copy)
@@ -99,8 +102,8 @@ def models():
             convert.main()
 
 
-if sys.argv[3:] == ["models"]:
-    models()
+if sys.argv[3:4] == ["models"]:
+    models(sys.argv[4:])
 else:
     types()
     subprocess.run([sys.executable, __file__, str(llama), str(out), "models"], check=True)

@@ -10,6 +10,9 @@ Each folder holds config.json and weights as save_pretrained writes them, and
   expected_grad.safetensors   gradient by tensor name, in float32, of
                        the mean of -logp over all response tokens (temperature 1), or
                        sum_i (i+1)*score_i
+  expected_step.safetensors   (of later folders) the weights after one step of AdamW by
+                       that gradient: lr 1e-2, betas 0.9 and 0.999, eps 1e-4, weight decay
+                       0.01 on matrices
 All arithmetic is float32 on the CPU with eager attention.
 """
 
@@ -36,6 +39,9 @@ LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_fact
               high_freq_factor=4.0, original_max_position_embeddings=64)
 YARN = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=128)
 
+# Queries grow at every eighth position.
+MINISTRAL = dict(YARN, original_max_position_embeddings=8, beta_fast=2.0, beta_slow=0.2, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3)
+
 
 def theta(t):
     return dict(rope_type="default", rope_theta=t)
@@ -52,6 +58,9 @@ GEMMA = dict(
 
 
 LFM2 = dict(SMALL, num_hidden_layers=4, norm_eps=1e-5, rope_parameters=theta(1e6))
+
+# Folders whose seed is not their place.
+SEEDS = {"lfm2": 100, "lfm2_bf16": 101}
 
 # folder: (class of the configuration, class of the model, settings, dtype, shard size)
 T = transformers
@@ -80,9 +89,22 @@ FOLDERS = {
     "llama_scorer": (T.LlamaConfig, T.LlamaForSequenceClassification, dict(**SMALL, num_labels=1, rope_parameters=theta(1e4)), "float32", None),
     "mistral_scorer": (T.MistralConfig, T.MistralForSequenceClassification, dict(**SMALL, num_labels=1, sliding_window=5, rope_parameters=theta(1e4)), "float32", None),
     "qwen3_scorer": (T.Qwen3Config, T.Qwen3ForSequenceClassification, dict(**SMALL, num_labels=1, head_dim=6, rope_parameters=theta(1e4)), "float32", None),
+    # From here on by transformers 5.24, with expected_step.
+    "olmo3": (T.Olmo3Config, T.Olmo3ForCausalLM, dict(**dict(SMALL, num_hidden_layers=4), sliding_window=7, rope_parameters=dict(sliding_attention=theta(5e5), full_attention=dict(YARN, rope_theta=5e5))), "float32", None),
+    "olmo3_scorer": (T.Olmo3Config, T.Olmo3ForSequenceClassification, dict(**SMALL, num_labels=1, sliding_window=6, layer_types=["full_attention", "sliding_attention"],
+                     rope_parameters=dict(sliding_attention=theta(2e4), full_attention=theta(1e4))), "float32", None),
+    "ministral3": (T.Ministral3Config, T.Ministral3ForCausalLM, dict(**SMALL, tie_word_embeddings=True, head_dim=6, rope_parameters=MINISTRAL), "float32", None),
+    "ministral3_scorer": (T.Ministral3Config, T.Ministral3ForSequenceClassification, dict(**SMALL, num_labels=1, head_dim=6, sliding_window=9, rope_parameters=dict(MINISTRAL, mscale=0.8, mscale_all_dim=1.2)), "float32", None),
+    # As it is released: the text part of a model that also reads images.
+    "ministral3_vision": (T.Mistral3Config, T.Mistral3ForConditionalGeneration, dict(
+        text_config=dict(BASE, **SMALL, model_type="ministral3", tie_word_embeddings=True, head_dim=6, rope_parameters=MINISTRAL), tie_word_embeddings=True,
+        vision_config=dict(model_type="pixtral", hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, head_dim=4, image_size=16, patch_size=8)), "float32", None),
     "lfm2": (T.Lfm2Config, T.Lfm2ForCausalLM, dict(**LFM2, layer_types=["conv", "full_attention", "conv", "conv"], block_multiple_of=8), "float32", None),
     "lfm2_bf16": (T.Lfm2Config, T.Lfm2ForCausalLM, dict(**LFM2, full_attn_idxs=[1, 3], conv_L_cache=4, block_auto_adjust_ff_dim=False, tie_word_embeddings=False), "bfloat16", None),
 }
+
+
+STEPPED = list(FOLDERS)[list(FOLDERS).index("olmo3"):]
 
 
 def randomise(model, seed):
@@ -117,7 +139,7 @@ def build(root, name, seed):
     out = root / name
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    model = model_class(config_class(**{**BASE, **settings}))
+    model = model_class(config_class(**{**({} if "text_config" in settings else BASE), **settings}))
     randomise(model, seed)
     model = model.to(getattr(torch, dtype))
     model.save_pretrained(out, **({"max_shard_size": shard} if shard else {}))
@@ -148,7 +170,12 @@ def build(root, name, seed):
                 loss = -torch.cat(logps).mean()
     expected["loss"] = loss.item()
     loss.backward()
-    save_file({n: p.grad.contiguous() for n, p in model.named_parameters()}, out / "expected_grad.safetensors")
+    named = {n.replace("model.language_model.", "model."): p for n, p in model.named_parameters() if p.grad is not None}
+    save_file({n: p.grad.contiguous() for n, p in named.items()}, out / "expected_grad.safetensors")
+    if name in STEPPED:
+        groups = [[p for p in named.values() if (p.dim() == 2) == matrix] for matrix in (True, False)]
+        torch.optim.AdamW([dict(params=groups[0], weight_decay=0.01), dict(params=groups[1], weight_decay=0.0)], lr=1e-2, betas=(0.9, 0.999), eps=1e-4).step()
+        save_file({n: p.detach().contiguous() for n, p in named.items()}, out / "expected_step.safetensors")
     (out / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
     print(name, "loss", loss.item())
 
@@ -157,7 +184,7 @@ def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "testdata/model")
     for i, name in enumerate(FOLDERS):
         if len(sys.argv) < 3 or name in sys.argv[2:]:
-            build(root, name, i)
+            build(root, name, SEEDS.get(name, i))
 
 
 if __name__ == "__main__":

@@ -77,29 +77,32 @@ func (t *Trainer) count(m Metrics) (w work) {
 		if _, ran := m["timing_s/"+x.Part]; !ran || x.When == config.Checks && !t.checksOld() {
 			continue
 		}
-		c, seqs := t.shapeOf(x.Network), t.stage.passSeqs(x)
-		times, head := t.cfg.Forwards(x), x.Network != config.Discriminator
-		for _, s := range model.Segments(seqs) {
-			n := float64(s.Tokens)
-			w.flops += times * n * c.FLOPsPerToken(float64(s.Before)+n/2, head)
+		if x.Network != config.Teacher { // all but a teacher have the student's shape
+			w.flops += t.passFLOPs(x, t.actor.Model().Config(), t.stage.passSeqs(x))
+			continue
 		}
-		if heads := t.stage.heads(x); heads > 0 {
-			for _, s := range seqs {
-				w.flops += heads * float64(s.Trained()) * c.HeadFLOPs()
+		for _, n := range t.stage.networks() {
+			if n.of == config.Teacher {
+				w.flops += t.passFLOPs(x, n.model.Config(), n.reads)
 			}
 		}
 	}
 	return w
 }
 
-// shapeOf returns the shape of a network. All have the student's shape, but a teacher has its own.
-func (t *Trainer) shapeOf(network config.Network) model.Config {
-	for _, n := range t.stage.networks() {
-		if n.of == network {
-			return n.model.Config()
+// passFLOPs returns the operations of a pass of seqs through a network of shape c.
+func (t *Trainer) passFLOPs(x config.Pass, c model.Config, seqs []model.Seq) (flops float64) {
+	times, head := t.cfg.Forwards(x), x.Network != config.Discriminator
+	for _, s := range model.Segments(seqs) {
+		n := float64(s.Tokens)
+		flops += times * n * c.FLOPsPerToken(float64(s.Before)+n/2, head)
+	}
+	if heads := t.stage.heads(x); heads > 0 {
+		for _, s := range seqs {
+			flops += heads * float64(s.Trained()) * c.HeadFLOPs()
 		}
 	}
-	return t.actor.Model().Config()
+	return flops
 }
 
 // pickSides returns a pass's sequences: the students', the teachers' or both.

@@ -27,7 +27,7 @@ func (g *game) open(s *start) (err error) {
 		return err
 	}
 	if g.t.cfg.Algorithm.TeacherWeight > 0 {
-		g.teacher, err = openTeacher(g.t, s, false)
+		g.teachers, err = openTeachers(g.basic, s, false)
 	}
 	return err
 }
@@ -85,7 +85,7 @@ func (g *game) close() (err error) {
 	if g.critic != nil {
 		err = g.critic.Close()
 	}
-	return errors.Join(err, g.teacher.Close())
+	return errors.Join(err, g.teachers.Close())
 }
 
 // openDiscriminator opens the checkpoint's discriminator if carried, else the scorer of

@@ -316,11 +316,19 @@ func klOf(tr *Trainer) (kl algos.AdaptiveKL) {
 func teacherOf(tr *Trainer) *teacher {
 	switch s := tr.stage.(type) {
 	case *game:
-		return s.teacher
+		return firstOf(s.teachers)
 	case *opd:
-		return s.teacher
+		return firstOf(s.teachers)
 	}
 	return nil
+}
+
+// firstOf returns the first of some teachers; nil without any.
+func firstOf(c *teachers) *teacher {
+	if c == nil {
+		return nil
+	}
+	return c.list[0]
 }
 
 // nextOf takes the next step, and returns its figures.

@@ -16,17 +16,12 @@ import (
 // warm-up, and opd.
 type onPolicy struct {
 	basic
-	round   *round    // of the step
-	teacher *teacher  // nil if no probabilities of a teacher are read
-	read    []reading // sequences that the teacher has read in the step
+	round    *round    // of the step
+	teachers *teachers // nil if no probabilities of a teacher are read
+	read     []reading // sequences that the teachers have read in the step
 }
 
-func (o *onPolicy) networks() []network {
-	if o.teacher == nil || o.teacher.Policy == nil {
-		return nil
-	}
-	return []network{{of: config.Teacher, model: o.teacher.Model()}}
-}
+func (o *onPolicy) networks() []network { return o.teachers.networks(o.read) }
 
 // next returns a round of the next n prompts. drawn counts the step's draws of each row: a row that
 // is drawn again gets a key that no row has, so that its answers differ.
@@ -146,7 +141,7 @@ func (o *onPolicy) updatePolicy(m Metrics, r *round) (st actor.Stats, err error)
 	if !r.hasAdvantages {
 		return st, t.noteUpdates(m, "actor", 0, 0, 0, 1, 1)
 	}
-	roll, aside := r.rollout(), o.teacher.updateTime()
+	roll, aside := r.rollout(), o.teachers.updateTime()
 	err = t.phase(m, "update_actor", t.actor.Model(), roll.Seqs(), t.cfg.Actor.PPOEpochs,
 		func() (err error) {
 			st, err = t.actor.Update(roll)
@@ -155,7 +150,7 @@ func (o *onPolicy) updatePolicy(m Metrics, r *round) (st actor.Stats, err error)
 	if err != nil {
 		return st, err
 	}
-	if took := o.teacher.updateTime() - aside; took > 0 {
+	if took := o.teachers.updateTime() - aside; took > 0 {
 		m["timing_s/teacher_logp"] = took.Seconds()
 	}
 	if st.Passes > 0 { // otherwise it was skipped whole, and has no figure

@@ -22,13 +22,10 @@ func (o *opd) byTokens() bool { return o.t.cfg.Divergence(o.kind) }
 
 func (o *opd) open(s *start) (err error) {
 	t := o.t
-	if o.teacher, err = openTeacher(t, s, o.byTokens()); err != nil || !o.byTokens() {
+	if o.teachers, err = openTeachers(o.basic, s, o.byTokens()); err != nil || !o.byTokens() {
 		return err
 	}
 	target := actor.Target{Beta: t.cfg.Teacher.Beta}
-	if o.teacher.server == nil {
-		target.Policy = o.teacher.Model()
-	}
 	if t.cfg.Teacher.Loss == "topk" {
 		target.Top = t.cfg.Teacher.TopK
 	}
@@ -36,7 +33,7 @@ func (o *opd) open(s *start) (err error) {
 	return nil
 }
 
-func (o *opd) close() error { return o.teacher.Close() }
+func (o *opd) close() error { return o.teachers.Close() }
 
 func (o *opd) step(m Metrics) error {
 	r, err := o.next(o.t.cfg.Data.TrainBatchSize, map[int]int{})
@@ -49,7 +46,7 @@ func (o *opd) step(m Metrics) error {
 	if err := o.sample(m, r, true); err != nil {
 		return err
 	}
-	if o.read, err = o.teacher.readings(r); err != nil {
+	if o.read, err = o.teachers.readings(r); err != nil {
 		return err
 	}
 	learn := o.byPolicy
@@ -86,7 +83,7 @@ func (o *opd) describeHorizon(m Metrics, horizon int) {
 
 // byPolicy updates the student by policy gradients. A sample shows an answer's mean advantage.
 func (o *opd) byPolicy(m Metrics, r *round) (st actor.Stats, err error) {
-	advST, err := o.teacher.advantages(m, r, o.read)
+	advST, err := o.teachers.advantages(m, r, o.read)
 	if err != nil {
 		return st, err
 	}
@@ -110,14 +107,8 @@ func (o *opd) byDivergence(m Metrics, r *round) (st actor.Stats, err error) {
 	for i, s := range roll {
 		s.Read, s.Adv = o.read[i].seq, make([]float64, s.Seq.Trained())
 	}
-	if o.teacher.server != nil {
-		_, labelsST, err := o.teacher.askServer(m, o.read, o.t.cfg.Teacher.TopK)
-		if err != nil {
-			return st, err
-		}
-		for i, s := range roll {
-			s.Labels = labelsST[i]
-		}
+	if err := o.teachers.labels(m, roll, o.read, o.t.cfg.Teacher.TopK); err != nil {
+		return st, err
 	}
 	r.hasAdvantages = true
 	if st, err = o.updatePolicy(m, r); st.Passes > 0 {

@@ -161,7 +161,7 @@ func TestOPDTeacherReads(t *testing.T) {
 			config.OPD)
 		o := tr.stage.(*opd)
 		r = sampledRound(t, tr, &o.onPolicy, 4)
-		read, err := o.teacher.readings(r)
+		read, err := o.teachers.readings(r)
 		if err != nil || read[0].spelling != nil {
 			t.Fatal(read, err)
 		}
@@ -221,8 +221,9 @@ func TestOPDEndings(t *testing.T) {
 			Seq: model.Answer(append([]int32{1, 2}, answer...), 2)}))
 	}
 	adv := [][]float64{{-1, -3, -1}, {-1, -1, -2}, {-1, -1, -1, 5}}
-	teacher := tr.stage.(*opd).teacher
-	if got := teacher.fillUncompared(&round{groups: []*group{g}}, nil, adv); got != 0.5 {
+	read := slices.Repeat([]reading{{by: teacherOf(tr)}}, len(g.answers))
+	if got := tr.stage.(*opd).teachers.fillUncompared(&round{groups: []*group{g}}, read,
+		adv); got != 0.5 {
 		t.Errorf("%g of the ends are compared, want one of two", got)
 	}
 	mean := -12.0 / 9

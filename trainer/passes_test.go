@@ -105,7 +105,7 @@ func (s *passSpy) taken(t *testing.T, tr *Trainer, b encode.Batch) map[string]to
 	if tr.reference != nil {
 		networks["reference"] = tr.reference.Model()
 	}
-	if c := teacherOf(tr); c != nil {
+	if c := teacherOf(tr); c != nil && c.Policy != nil {
 		networks["teacher"] = c.Model()
 	}
 	out := map[string]tokens{}

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
+	"strings"
 	"testing"
 
 	"gad/internal/compute"
@@ -34,19 +34,21 @@ func peaks(t *testing.T, open func(precision string) compute.Backend, stage conf
 	if err != nil {
 		t.Fatal(err)
 	}
+	other := student + "-2" // of teachers by row
 	if err := errors.Join(export.WriteFolder(vfs.OS, student, m, fixed.tok, "float32"),
-		m.Close()); err != nil {
+		export.WriteFolder(vfs.OS, other, m, fixed.tok, "float32"), m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	for i, set := range sets {
 		be := open(precision)
 		_, before := be.Memory()
 		cfg := settings(stage, filepath.Join(root, fmt.Sprint(i)),
-			append(slices.Clone(set), "model.path="+student, "teacher.path="+student,
+			append([]string{"model.path=" + student, "teacher.path=" + student,
+				"teacher.models=a=" + student + ",b=" + other,
 				"trainer.warmup_objective=policy", "trainer.total_steps=1",
-				"trainer.precision="+precision, "actor.max_token_len=90",
+				"trainer.precision=" + precision, "actor.max_token_len=90",
 				"critic.max_token_len=90", "data.max_prompt_length=40",
-				"data.overlong_prompts=filter")...)
+				"data.overlong_prompts=filter"}, set...)...)
 		finished(t, be, cfg, stage)
 		_, peak := be.Memory()
 		planned, took := plan.Need(be, shape, cfg, stage, 1)-be.Overhead(), peak-before
@@ -101,5 +103,15 @@ func TestPeakIsThePlan(t *testing.T) {
 		peaks(t, open, config.Warmup, precision, inTurn([][]string{{"algorithm.teacher_weight=1"}}))
 		peaks(t, open, config.OPD, precision, inTurn([][]string{{}, {"actor.lora.rank=32",
 			"teacher.weights=q8_0"}, {"teacher.loss=exact"}, {"teacher.loss=topk"}}))
+		hints := hinted(t, func(_ int, content string) any { // longer than a pack of the student
+			return strings.Repeat("Add 4+7+3. ", 8)
+		})
+		own := []string{"data.train_files=" + hints, "teacher.prompt_key=hint",
+			"teacher.max_prompt_length=112"}
+		peaks(t, open, config.OPD, precision, [][]string{
+			append(own, "teacher.loss="+[]string{"policy", "exact"}[arm])})
+		two := tagged(t, func(i int) any { return string("ab"[i%2]) })
+		peaks(t, open, config.OPD, precision, [][]string{{"data.train_files=" + two,
+			"teacher.path=", "teacher.by=hint", "teacher.loss=" + []string{"exact", "policy"}[arm]}})
 	}
 }

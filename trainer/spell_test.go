@@ -161,11 +161,11 @@ func TestTheSameTokenizerByBytes(t *testing.T) {
 	v := listsOf(r)
 	scores := func(other bool) [][]float32 {
 		c.otherTokens = other
-		read, err := c.readings(r)
+		read, err := tr.stage.(*opd).teachers.readings(r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := c.logProbs(Metrics{}, r, read)
+		out, err := tr.stage.(*opd).teachers.logProbs(Metrics{}, r, read)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,7 +212,7 @@ func TestOPDWithAnotherTokenizer(t *testing.T) {
 		config.OPD)
 	c := teacherOf(tr)
 	r := sampledRound(t, tr, &tr.stage.(*opd).onPolicy, 4)
-	read, err := c.readings(r)
+	read, err := tr.stage.(*opd).teachers.readings(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestOPDWithAnotherTokenizer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	given, err := c.logProbs(Metrics{}, r, read)
+	given, err := tr.stage.(*opd).teachers.logProbs(Metrics{}, r, read)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -127,6 +127,7 @@ type network struct {
 	optim  *model.Optimizer // nil: frozen, and in no checkpoint
 	name   string           // its folder in a checkpoint
 	states string           // the optimizer's file there
+	reads  []model.Seq      // of a teacher: the step's sequences, as it has read them
 }
 
 // networks returns the networks of the run but a teacher, the student first. Ranks divide their

@@ -27,13 +27,13 @@ type start struct {
 	infos   []string // lines to print at the start that are no warnings
 
 	// set before the run opens, or while it does
-	lateNotes  []string // warnings to print after notes
-	preset     []string // Options.Preset
-	teacher    Scores   // Options.Teacher
-	deviceLink string   // how the ranks' devices are connected; "": not at all
-	free       int64    // bytes of memory that were available when the run began; 0: unknown
-	student    string   // folder of the student's weights
-	slots      int      // rollout.max_num_seqs of the settings; 0: chosen by the memory
+	lateNotes  []string          // warnings to print after notes
+	preset     []string          // Options.Preset
+	teachers   map[string]Scores // Options.Teachers
+	deviceLink string            // how the ranks' devices are connected; "": not at all
+	free       int64             // bytes of memory that were available when the run began; 0: unknown
+	student    string            // folder of the student's weights
+	slots      int               // rollout.max_num_seqs of the settings; 0: chosen by the memory
 }
 
 // findStart finds the checkpoint to resume from, in the run's own folder or in another run's.

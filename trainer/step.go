@@ -324,7 +324,7 @@ func (g *game) meanAbs(r *round) float64 {
 	sum, roll := 0.0, r.rollout()
 	for _, s := range roll {
 		row := s.Adv[:1]
-		if n := s.Seq.Trained(); g.teacher != nil && n > 1 {
+		if n := s.Seq.Trained(); g.teachers != nil && n > 1 {
 			row = s.Adv[:n]
 		}
 		own := 0.0

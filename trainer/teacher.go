@@ -6,9 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"gad/actor"
 	"gad/algos"
+	"gad/data"
+	"gad/internal/report"
 	"gad/model"
 	"gad/reference"
 	"gad/tokenizer"
@@ -17,91 +21,165 @@ import (
 	"gad/trainer/saved"
 )
 
-// teacher is the model whose probabilities gad opd learns from, and the game with
-// algorithm.teacher_weight. It reads the student's answer, by the same ids, after the row in its
-// own chat template.
-type teacher struct {
-	*reference.Policy // nil if a server scores
-	t                 *Trainer
-	server            Scores
-	enc               encode.Encoder
-	system            string // system message for the teacher alone; "": the row's
-	otherTokens       bool   // its tokenizer is not the student's
-	maxPositions      int    // positions that the model has; 0: no bound
+// teachers are the models whose probabilities gad opd learns from, and the game with
+// algorithm.teacher_weight: one, or one for each value of the column teacher.by. A teacher reads
+// the student's answer, by the same ids, after the row in its own chat template.
+type teachers struct {
+	t       *Trainer
+	list    []*teacher
+	longest int // answer, in tokens
 }
 
-// openTeacher loads the teacher, frozen, on the memory that the networks share. byTokens reports
-// that its distributions over the student's tokens are learned, which requires the student's
-// tokenizer.
-func openTeacher(t *Trainer, s *start, byTokens bool) (*teacher, error) {
-	if t.cfg.Teacher.URL != "" {
-		return openServer(t, s, byTokens)
+// teacher is one of them.
+type teacher struct {
+	*reference.Policy // nil if a server scores
+	config.TeacherModel
+	t            *Trainer
+	server       Scores
+	enc          encode.Encoder
+	system       string // system message for the teacher alone; "": the row's
+	otherTokens  bool   // its tokenizer is not the student's
+	maxPositions int    // positions that the model has; 0: no bound
+}
+
+// openTeachers opens the teachers. byTokens reports that their distributions over the student's
+// tokens are learned, which requires the student's tokenizer.
+func openTeachers(b basic, s *start, byTokens bool) (c *teachers, err error) {
+	t := b.t
+	c = &teachers{t: t, longest: t.cfg.LongestSampled(b.kind)}
+	for _, m := range t.cfg.Teacher.List() {
+		one := &teacher{t: t, TeacherModel: m, system: t.cfg.Teacher.System}
+		c.list = append(c.list, one)
+		if m.URL != "" {
+			err = one.findServer(s, byTokens)
+		} else {
+			err = one.findFolder(s, byTokens)
+		}
+		if err != nil {
+			return c, err
+		}
 	}
-	dir := t.cfg.Teacher.Path
-	mismatch, err := saved.CompareTokenizers(t.tok, dir, "teacher.path")
+	if err := c.checkPrompts(s); err != nil {
+		return c, err
+	}
+	for _, one := range c.list {
+		if one.server != nil {
+			err = one.tryServer(byTokens)
+		} else {
+			err = one.load()
+		}
+		if err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// findFolder reads the tokenizer of a teacher that will be loaded, and checks that its answers can
+// be compared with the student's.
+func (c *teacher) findFolder(s *start, byTokens bool) error {
+	t, dir := c.t, c.Path
+	mismatch, err := saved.CompareTokenizers(t.tok, dir, c.Key)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if mismatch != nil && byTokens {
-		return nil, fmt.Errorf("%w, or use teacher.loss=policy, which compares texts", mismatch)
+		return fmt.Errorf("%w, or use teacher.loss=policy, which compares texts", mismatch)
 	}
 	tok, err := saved.ChatTokenizer(dir, tokenizer.ChatOptions{Variables: t.cfg.Teacher.Template})
 	if err != nil {
-		return nil, fmt.Errorf("teacher.path: %w", err)
+		return fmt.Errorf("%s: %w", c.Key, err)
 	}
 	if mismatch != nil {
 		s.lateNotes = append(s.lateNotes, fmt.Sprintf("%v: the student's tokens get the scores of the teacher's by the bytes that both share", mismatch))
 	}
-	c := &teacher{t: t, system: t.cfg.Teacher.System, otherTokens: mismatch != nil,
-		enc: encode.Encoder{Tok: tok, MaxPrompt: t.cfg.Data.MaxPrompt,
-			MaxResponse: t.cfg.Data.MaxResponse}}
-	if err := c.checkPrompts(s); err != nil {
-		return nil, err
+	shape, err := model.ReadConfig(dir)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.Key, err)
 	}
+	c.read(tok, mismatch != nil)
+	c.maxPositions = shape.MaxPosition
 	if end := t.tok.EndOfTurn(); byTokens && !slices.Contains(tok.EOS(), end) {
-		return nil, fmt.Errorf("%w: teacher.path: %s: does not end its answers with the student's %s, and with teacher.loss=%s the student would learn its other end: use teacher.loss=policy", config.ErrConfig, dir, t.tok.Decode([]int32{end}, false), t.cfg.Teacher.Loss)
+		return fmt.Errorf("%w: %s: %s: does not end its answers with the student's %s, and with teacher.loss=%s the student would learn its other end: use teacher.loss=policy", config.ErrConfig, c.Key, dir, t.tok.Decode([]int32{end}, false), t.cfg.Teacher.Loss)
 	}
-	return c, t.busy("loading the teacher", func() error {
-		m, err := model.Load(t.be, dir, model.Options{Kind: model.LM, Quant: t.cfg.Teacher.Weights})
+	return nil
+}
+
+// read sets the teacher's tokenizer.
+func (c *teacher) read(tok *tokenizer.Tokenizer, otherTokens bool) {
+	c.otherTokens, c.enc = otherTokens, encode.Encoder{Tok: tok, MaxPrompt: c.t.cfg.Data.MaxPrompt,
+		MaxResponse: c.t.cfg.Data.MaxResponse}
+}
+
+// load loads the teacher, frozen, on the memory that the networks share.
+func (c *teacher) load() error {
+	t := c.t
+	return t.busy("loading the teacher", func() error {
+		m, err := model.Load(t.be, c.Path,
+			model.Options{Kind: model.LM, Quant: t.cfg.Teacher.Weights})
 		if err != nil {
 			return fmt.Errorf("teacher: %w", err)
 		}
 		if err := m.SetTokens(c.enc.Tok.Tokens()); err != nil {
 			return errors.Join(fmt.Errorf("teacher: %w", err), m.Close())
 		}
-		c.Policy, c.maxPositions = reference.New(m, t.cfg.Actor.MaxTokenLen), m.Config().MaxPosition
+		c.Policy = reference.New(m, t.cfg.Actor.MaxTokenLen)
 		m.Share(t.actor.Model())
 		return nil
 	})
 }
 
-// updateTime returns the time of the teacher's passes inside updates of the student so far; 0
-// without a teacher.
-func (c *teacher) updateTime() time.Duration {
-	if c == nil || c.Policy == nil {
-		return 0
-	}
-	return c.Model().AsideTime()
-}
-
-// Close frees the teacher's weights.
-func (c *teacher) Close() error {
-	if c == nil || c.Policy == nil {
+// networks returns the teachers' networks, with their share of the sequences read.
+func (c *teachers) networks(read []reading) (list []network) {
+	if c == nil {
 		return nil
 	}
-	return c.Policy.Close()
+	for _, one := range c.list {
+		if one.Policy != nil {
+			_, seqs := one.share(read)
+			list = append(list, network{of: config.Teacher, model: one.Model(), reads: seqs})
+		}
+	}
+	return list
+}
+
+// of returns the teacher of a row.
+func (c *teachers) of(r data.Row) (*teacher, error) {
+	column := c.t.cfg.Teacher.By
+	var known []string
+	for _, one := range c.list {
+		if column == "" || slices.Contains(one.Values, r.TeacherBy) {
+			return one, nil
+		}
+		known = append(known, one.Values...)
+	}
+	return nil, fmt.Errorf("%w: data: row %d: column %q (teacher.by): %q has no teacher among those of teacher.models (%s): add it there, or leave such rows out (data.where)", config.ErrConfig, r.Index, column, r.TeacherBy, strings.Join(known, ", "))
+}
+
+// updateTime returns the time of the teachers' passes inside updates of the student so far.
+func (c *teachers) updateTime() (all time.Duration) {
+	for _, n := range c.networks(nil) {
+		all += n.model.AsideTime()
+	}
+	return all
+}
+
+// Close frees the teachers' weights.
+func (c *teachers) Close() error {
+	var errs []error
+	for _, n := range c.networks(nil) {
+		errs = append(errs, n.model.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // prompt returns the tokens of a row up to where the answer begins, in the teacher's chat template.
-func (c *teacher) prompt(row int) ([]int32, error) {
-	r, err := c.t.train.set.Row(row)
-	if err != nil {
-		return nil, err
-	}
+func (c *teacher) prompt(r data.Row) ([]int32, error) {
 	if c.otherTokens && len(r.PromptIDs) > 0 && r.TeacherPrompt == nil {
 		return nil, fmt.Errorf("%w: data: row %d: has prompt_ids, which are of the student's tokenizer: the teacher has another: give rows with messages", config.ErrConfig, r.Index)
 	}
-	if r, err = encode.ForTeacher(r, c.system); err != nil {
+	r, err := encode.ForTeacher(r, c.system)
+	if err != nil {
 		return nil, fmt.Errorf("%w: teacher.system: %w", config.ErrConfig, err)
 	}
 	ids, err := c.enc.Prompt(r)
@@ -111,48 +189,80 @@ func (c *teacher) prompt(row int) ([]int32, error) {
 	return ids, nil
 }
 
-// checkPrompts refuses rows whose prompt the teacher cannot read: the first row, or with
-// teacher.prompt_key all rows that have such a prompt. It notes how many have one.
-func (c *teacher) checkPrompts(s *start) error {
+// checkPrompts refuses rows whose teacher is not known or cannot read their prompt: of the rows
+// that have neither a prompt of the teacher's own nor a teacher's name the first alone. It notes
+// how many rows each teacher has, and how many have a prompt of its own.
+func (c *teachers) checkPrompts(s *start) error {
 	t := c.t
-	key, most := t.cfg.Teacher.PromptKey, t.cfg.Teacher.LongestPrompt(t.cfg.Data)
-	if key == "" {
-		_, err := c.prompt(int(t.train.rows[0]))
-		return err
+	key, by := t.cfg.Teacher.PromptKey, t.cfg.Teacher.By
+	rows := t.train.rows
+	if key == "" && by == "" {
+		rows = rows[:1]
 	}
-	advance, done := t.con.Busy("the teacher's prompts", len(t.train.rows))
+	advance, done := t.con.Busy("the teacher's prompts", len(rows))
 	defer done()
-	found := 0
-	for _, row := range t.train.rows {
+	found, most := 0, t.cfg.Teacher.LongestPrompt(t.cfg.Data)
+	count := map[*teacher]int{}
+	for i, row := range rows {
 		advance(1)
 		r, err := t.train.set.Row(int(row))
 		if err != nil {
 			return err
 		}
-		if r.TeacherPrompt == nil {
-			continue
-		}
-		found++
-		ids, err := c.prompt(int(row))
+		one, err := c.of(r)
 		if err != nil {
 			return err
 		}
-		if n := len(ids); n > most {
+		count[one]++
+		if r.TeacherPrompt != nil {
+			found++
+		} else if i > 0 && count[one] > 1 {
+			continue
+		}
+		ids, err := one.prompt(r)
+		if err != nil {
+			return err
+		}
+		if n := len(ids); r.TeacherPrompt != nil && n > most {
 			return fmt.Errorf("%w: data: row %d: column %q (teacher.prompt_key): %d tokens in the teacher's chat template, and teacher.max_prompt_length is %d: raise it, or shorten or remove the row", config.ErrConfig, r.Index, key, n, most)
 		}
+		if n := len(ids) + c.longest; r.TeacherPrompt != nil {
+			if err := one.checkLength(r.Index, n); err != nil {
+				return err
+			}
+		}
 	}
-	n := len(t.train.rows)
+	n := len(rows)
 	switch {
+	case key == "":
 	case found == 0:
 		return fmt.Errorf("%w: data: column %q (teacher.prompt_key): none of %d rows has a value there: name the column with the teacher's prompts, or leave the setting out", config.ErrConfig, key, n)
 	case found < n:
 		s.infos = append(s.infos, fmt.Sprintf("the teacher reads a prompt of its own for %d of %d rows (teacher.prompt_key %s), for the others the student's", found, n, key))
 	}
+	if by == "" {
+		return nil
+	}
+	var parts []string
+	for _, one := range c.list {
+		parts = append(parts, fmt.Sprintf("%s %s", report.Count(count[one], "row"),
+			strings.Join(one.Values, ", ")))
+	}
+	s.infos = append(s.infos, fmt.Sprintf("teachers by column %s: %s", by, strings.Join(parts, "; ")))
 	return nil
+}
+
+// checkLength refuses an answer of a row that is longer, with its prompt, than the teacher reads.
+func (c *teacher) checkLength(row, tokens int) error {
+	if c.maxPositions == 0 || tokens <= c.maxPositions {
+		return nil
+	}
+	return fmt.Errorf("%w: data: row %d: the teacher would read %d tokens, and %s takes %d: lower data.max_prompt_length or data.max_response_length", config.ErrConfig, row, tokens, c.Path, c.maxPositions)
 }
 
 // reading is an answer as a teacher reads it.
 type reading struct {
+	by       *teacher
 	seq      model.Seq
 	spelling *spelling // the answer in the teacher's tokens; nil: they are the student's
 }
@@ -166,15 +276,23 @@ func readSeqs(list []reading) []model.Seq {
 	return seqs
 }
 
-// readings returns the student's answers, each after its row as the teacher reads it.
-func (c *teacher) readings(r *round) (list []reading, err error) {
+// readings returns the student's answers, each after its row as its teacher reads it.
+func (c *teachers) readings(r *round) (list []reading, err error) {
 	for _, g := range r.groups {
-		prompt, err := c.prompt(g.Index)
+		row, err := c.t.train.set.Row(g.Index)
+		if err != nil {
+			return nil, err
+		}
+		one, err := c.of(row)
+		if err != nil {
+			return nil, err
+		}
+		prompt, err := one.prompt(row)
 		if err != nil {
 			return nil, err
 		}
 		for _, a := range g.answers {
-			x, err := c.readingOf(g, a, prompt)
+			x, err := one.readingOf(g, a, prompt)
 			if err != nil {
 				return nil, err
 			}
@@ -186,6 +304,7 @@ func (c *teacher) readings(r *round) (list []reading, err error) {
 
 // readingOf returns an answer after the teacher's prompt.
 func (c *teacher) readingOf(g *group, a *answer, prompt []int32) (x reading, err error) {
+	x.by = c
 	if !c.otherTokens && slices.Equal(prompt, g.Prompt) {
 		x.seq = a.seqs[0].Seq // with its prompt's other answers it passes as one
 		return x, nil
@@ -196,93 +315,154 @@ func (c *teacher) readingOf(g *group, a *answer, prompt []int32) (x reading, err
 		x.spelling, answer = &s, s.ids
 	}
 	ids := slices.Concat(prompt, answer)
-	if c.maxPositions > 0 && len(ids) > c.maxPositions {
-		return x, fmt.Errorf("%w: data: row %d: the teacher would read %d tokens, and %s takes %d: lower data.max_prompt_length or data.max_response_length", config.ErrConfig, g.Index, len(ids), c.t.cfg.Teacher.Path, c.maxPositions)
+	if err := c.checkLength(g.Index, len(ids)); err != nil {
+		return x, err
 	}
 	x.seq = model.Answer(ids, len(prompt))
 	return x, nil
 }
 
-// openServer returns a teacher whose scores a server gives (teacher.url), tried on the first rows.
-func openServer(t *Trainer, s *start, byTokens bool) (*teacher, error) {
-	c, server := t.cfg.Teacher, s.teacher
-	if server == nil {
-		return nil, fmt.Errorf("%w: teacher.url: %s: no connection was given to the trainer", config.ErrConfig, c.URL)
+// findServer finds the server that scores in the place of a loaded teacher, and its tokenizer.
+func (c *teacher) findServer(s *start, byTokens bool) error {
+	t := c.t
+	if c.server = s.teachers[c.URL]; c.server == nil {
+		return fmt.Errorf("%w: %s: %s: no connection was given to the trainer", config.ErrConfig,
+			c.Key, c.URL)
 	}
 	if t.ranks.Size() > 1 {
-		return nil, fmt.Errorf("%w: teacher.url: one process asks a server, and this run has %d ranks: load the teacher (--teacher), or train with one", config.ErrConfig, t.ranks.Size())
+		return fmt.Errorf("%w: %s: one process asks a server, and this run has %d ranks: load the teacher (--teacher), or train with one", config.ErrConfig, c.Key, t.ranks.Size())
 	}
 	tok := t.tok
 	if c.Path != "" {
 		var err error
 		if tok, err = saved.Tokenizer(c.Path); err != nil {
-			return nil, fmt.Errorf("teacher.path: %w", err)
+			return fmt.Errorf("teacher.path: %w", err)
 		}
 	}
-	tok, err := tok.With(tokenizer.ChatOptions{Variables: c.Template})
+	tok, err := tok.With(tokenizer.ChatOptions{Variables: t.cfg.Teacher.Template})
 	if err != nil {
-		return nil, fmt.Errorf("%w: teacher.template: %w", config.ErrConfig, err)
+		return fmt.Errorf("%w: teacher.template: %w", config.ErrConfig, err)
 	}
 	mismatch := t.tok.Missing(tok)
 	if mismatch != "" && byTokens {
-		return nil, fmt.Errorf("%w: teacher.path: %s: is not the student's tokenizer: %s: teacher.loss=%s compares distributions over its tokens: use teacher.loss=policy, which compares texts", config.ErrConfig, c.Path, mismatch, c.Loss)
+		return fmt.Errorf("%w: teacher.path: %s: is not the student's tokenizer: %s: teacher.loss=%s compares distributions over its tokens: use teacher.loss=policy, which compares texts", config.ErrConfig, c.Path, mismatch, t.cfg.Teacher.Loss)
 	}
-	teacher := &teacher{t: t, server: server, system: c.System, otherTokens: mismatch != "",
-		enc: encode.Encoder{Tok: tok, MaxPrompt: t.cfg.Data.MaxPrompt,
-			MaxResponse: t.cfg.Data.MaxResponse}}
-	if err := teacher.checkPrompts(s); err != nil {
-		return nil, err
-	}
+	c.read(tok, mismatch != "")
+	return nil
+}
+
+// tryServer has the server score the teacher's own answers to its first rows.
+func (c *teacher) tryServer(byTokens bool) error {
+	t := c.t
 	var seqs []model.Seq
-	for _, row := range t.train.rows[:min(4, len(t.train.rows))] {
-		ids, err := teacher.prompt(int(row))
-		if err != nil {
-			return nil, err
-		}
+	for _, row := range t.train.rows {
 		r, err := t.train.set.Row(int(row))
 		if err != nil {
-			return nil, err
+			return err
 		}
-		answer := teacher.enc.Response(teacher.enc.Answer(cmp.Or(r.Teacher, "yes")))
-		seqs = append(seqs, teacher.enc.Seq(ids, answer))
+		if c.Values != nil && !slices.Contains(c.Values, r.TeacherBy) {
+			continue
+		}
+		ids, err := c.prompt(r)
+		if err != nil {
+			return err
+		}
+		answer := c.enc.Response(c.enc.Answer(cmp.Or(r.Teacher, "yes")))
+		if seqs = append(seqs, c.enc.Seq(ids, answer)); len(seqs) == 4 {
+			break
+		}
 	}
 	k := 0
 	if byTokens {
-		k = c.TopK
+		k = t.cfg.Teacher.TopK
 	}
-	return teacher, t.busy("trying the teacher's server, "+c.URL, func() error {
-		return server.Check(context.Background(), seqs, k, tok.Piece)
+	return t.busy("trying the teacher's server, "+c.URL, func() error {
+		return c.server.Check(context.Background(), seqs, k, c.enc.Tok.Piece)
 	})
 }
 
-// askServer returns a server's log-probabilities [S][T] of the tokens of list, and labels of k
+// labels sets each of a round's sequences to what it is to learn by its teacher's distributions:
+// the network, or labels of k alternatives that a server gives.
+func (c *teachers) labels(m Metrics, roll actor.Rollout, list []reading, k int) error {
+	for _, one := range c.list {
+		at, own := one.share(list)
+		if one.server == nil {
+			for _, i := range at {
+				roll[i].Teacher = one.Model()
+			}
+			continue
+		}
+		_, labelsST, err := one.askServer(m, own, k)
+		if err != nil {
+			return err
+		}
+		for n, i := range at {
+			roll[i].Labels = labelsST[n]
+		}
+	}
+	return nil
+}
+
+// share returns the sequences of list that the teacher reads, and their indices there.
+func (c *teacher) share(list []reading) (at []int, seqs []model.Seq) {
+	for i, x := range list {
+		if x.by == c {
+			at, seqs = append(at, i), append(seqs, x.seq)
+		}
+	}
+	return at, seqs
+}
+
+// askServer returns a server's log-probabilities [S][T] of the tokens of seqs, and labels of k
 // alternatives.
-func (c *teacher) askServer(m Metrics, list []reading, k int) (logpST [][]float32,
+func (c *teacher) askServer(m Metrics, seqs []model.Seq, k int) (logpST [][]float32,
 	labelsST [][]model.SoftLabel, err error) {
+	if len(seqs) == 0 {
+		return nil, nil, nil
+	}
 	err = m.time("timing_s/teacher_logp", func() (err error) {
-		logpST, labelsST, err = c.server.Score(c.t.context(), readSeqs(list), k)
+		logpST, labelsST, err = c.server.Score(c.t.context(), seqs, k)
 		return err
 	})
 	return logpST, labelsST, err
 }
 
-// logProbs returns the teacher's log-probabilities [S][T] of the student's tokens.
-func (c *teacher) logProbs(m Metrics, r *round,
-	list []reading) (teacherST [][]float32, err error) {
+// scores returns the teacher's log-probabilities [S][T] of the tokens of seqs.
+func (c *teacher) scores(m Metrics, seqs []model.Seq) (logpST [][]float32, err error) {
 	if c.server != nil {
-		teacherST, _, err = c.askServer(m, list, 0)
-	} else {
-		seqs := readSeqs(list)
-		err = c.t.phase(m, "teacher_logp", c.Model(), seqs, 1, func() (err error) {
-			teacherST, err = c.LogProbs(seqs, 1)
-			return err
-		})
+		logpST, _, err = c.askServer(m, seqs, 0)
+		return logpST, err
 	}
-	if err != nil || !c.otherTokens {
-		return teacherST, err
+	if len(seqs) == 0 {
+		return nil, nil
 	}
-	lost, roll := 0, r.rollout()
+	err = c.t.phase(m, "teacher_logp", c.Model(), seqs, 1, func() (err error) {
+		logpST, err = c.LogProbs(seqs, 1)
+		return err
+	})
+	return logpST, err
+}
+
+// logProbs returns the teachers' log-probabilities [S][T] of the student's tokens.
+func (c *teachers) logProbs(m Metrics, r *round,
+	list []reading) (teacherST [][]float32, err error) {
+	teacherST = make([][]float32, len(list))
+	for _, one := range c.list {
+		at, seqs := one.share(list)
+		logpST, err := one.scores(m, seqs)
+		if err != nil {
+			return nil, err
+		}
+		for n, i := range at {
+			teacherST[i] = logpST[n]
+		}
+	}
+	lost, spelled, roll := 0, 0, r.rollout()
 	for i, x := range list {
+		if x.spelling == nil {
+			continue
+		}
+		spelled++
 		if !x.spelling.spelled {
 			lost++
 		}
@@ -290,13 +470,15 @@ func (c *teacher) logProbs(m Metrics, r *round,
 			return nil, err
 		}
 	}
-	m["opd/unspelled_frac"] = float64(lost) / float64(len(list))
+	if spelled > 0 {
+		m["opd/unspelled_frac"] = float64(lost) / float64(spelled)
+	}
 	return teacherST, nil
 }
 
 // advantages returns the teacher's advantages by token [S][T], by a pass over list; nil if a value
 // is not finite. It notes the teacher's mean log-probability of each answer.
-func (c *teacher) advantages(m Metrics, r *round, list []reading) (advST [][]float64, err error) {
+func (c *teachers) advantages(m Metrics, r *round, list []reading) (advST [][]float64, err error) {
 	teacherST, err := c.logProbs(m, r, list)
 	if err != nil {
 		return nil, err
@@ -317,13 +499,13 @@ func (c *teacher) advantages(m Metrics, r *round, list []reading) (advST [][]flo
 // addTeacher adds the teacher's advantages to the game's. If one of them is not finite, the round
 // has no advantages.
 func (g *game) addTeacher(m Metrics, r *round) (err error) {
-	if g.teacher == nil || !r.hasAdvantages {
+	if g.teachers == nil || !r.hasAdvantages {
 		return nil
 	}
-	if g.read, err = g.teacher.readings(r); err != nil {
+	if g.read, err = g.teachers.readings(r); err != nil {
 		return err
 	}
-	teacherST, err := g.teacher.advantages(m, r, g.read)
+	teacherST, err := g.teachers.advantages(m, r, g.read)
 	if err != nil {
 		return err
 	}
@@ -350,9 +532,8 @@ func (g *game) addTeacher(m Metrics, r *round) (err error) {
 // With advantage 0 such a token would be preferred, since the mean of the others is below 0 as long
 // as there is a divergence: the student would learn to end with it. It returns the share of ends
 // that are compared, 1 where no answer has an end.
-func (c *teacher) fillUncompared(r *round, list []reading, advST [][]float64) float64 {
+func (c *teachers) fillUncompared(r *round, list []reading, advST [][]float64) float64 {
 	ends, same := 0, 0
-	theirs := c.enc.Tok.EOS()
 	answers := r.answers()
 	var left []*float64
 	sum, n := 0.0, 0
@@ -360,10 +541,11 @@ func (c *teacher) fillUncompared(r *round, list []reading, advST [][]float64) fl
 		for i := range row {
 			last, compared := i == len(row)-1 && !answers[s].cut, true
 			switch {
-			case c.otherTokens:
+			case list[s].spelling != nil:
 				compared = list[s].spelling.compares(i)
 			case last:
-				compared = slices.Contains(theirs, answers[s].seqs[0].Seq.Response()[i])
+				compared = slices.Contains(list[s].by.enc.Tok.EOS(),
+					answers[s].seqs[0].Seq.Response()[i])
 			}
 			if last {
 				ends++

@@ -158,6 +158,9 @@ type lent struct {
 	lie     func(logp float32) float32
 }
 
+// served returns a server at the address of the tests.
+func served(s Scores) map[string]Scores { return map[string]Scores{"http://localhost/v1": s} }
+
 func (l *lent) Check(_ context.Context, seqs []model.Seq, k int, _ func(int32) []byte) error {
 	l.checked, l.k = seqs, k
 	return nil
@@ -216,7 +219,7 @@ func TestTheStudentItselfBehindAServer(t *testing.T) {
 			"model.path="+fixed.student, "teacher.path=", "teacher.url=http://localhost/v1",
 			"trainer.total_steps=1", "actor.optim.lr=0")...) // AdamW makes a step of any noise
 		tr, err := Open(cfg, config.OPD, Options{FS: vfs.OS, Backend: be,
-			Teacher: &lent{m: m, wire: c.wire}})
+			Teachers: served(&lent{m: m, wire: c.wire})})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +254,7 @@ func TestTeacherThatLies(t *testing.T) {
 			"data.train_batch_size=8", "teacher.path=", "teacher.url=http://localhost/v1")
 		var console lines
 		tr, err := Open(c, config.OPD, Options{FS: vfs.OS, Backend: be, Console: &console,
-			Teacher: &lent{m: m, lie: lie}})
+			Teachers: served(&lent{m: m, lie: lie})})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -280,7 +283,7 @@ func TestTeacherBehindAServer(t *testing.T) {
 		return &lent{m: m}
 	}
 	play := func(stage config.Stage, c config.Config, server Scores) error {
-		tr, err := Open(c, stage, Options{FS: vfs.OS, Backend: be, Teacher: server})
+		tr, err := Open(c, stage, Options{FS: vfs.OS, Backend: be, Teachers: served(server)})
 		if err != nil {
 			return err
 		}

@@ -73,7 +73,7 @@ func TestTeacherPromptIsTheTeachersAlone(t *testing.T) {
 			append(more, data, "data.train_batch_size=20")...), config.OPD)
 		o := tr.stage.(*opd)
 		r := sampledRound(t, tr, &o.onPolicy, 20)
-		read, err := o.teacher.readings(r)
+		read, err := o.teachers.readings(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,12 +122,16 @@ func TestTeacherPromptIsLearned(t *testing.T) {
 	defer m.Close()
 	same := hinted(t, func(_ int, content string) any { return content })
 	hints := hinted(t, someHints)
+	// of one row its own prompt, of the others none: blank, null, no such key
+	empty := hinted(t, func(i int, content string) any {
+		return []any{nil, " ", json.RawMessage("null"), []string{}, content}[i%4+i/39]
+	})
 	after := func(stage config.Stage, server bool, more ...string) string {
 		run := filepath.Join(t.TempDir(), "run")
 		o := Options{FS: vfs.OS, Backend: be}
 		more = append([]string{"trainer.total_steps=2", "teacher.path=" + fixed.student}, more...)
 		if server {
-			o.Teacher = &lent{m: m}
+			o.Teachers = served(&lent{m: m})
 			more = append(more, "teacher.path=", "teacher.url=http://localhost/v1")
 		}
 		tr, err := Open(settings(stage, run, more...), stage, o)
@@ -156,8 +160,8 @@ func TestTeacherPromptIsLearned(t *testing.T) {
 				"teacher.prompt_key="+key)...)
 		}
 		want, other := with(same, "", false), with(hints, "hint", false)
-		if with(same, "hint", false) != want {
-			t.Errorf("%s: the row's own prompt in the column: other weights", c.more)
+		if with(same, "hint", false) != want || with(empty, "hint", false) != want {
+			t.Errorf("%s: the row's own prompt in the column, or none: other weights", c.more)
 		}
 		if other == want || with(hints, "", false) != want {
 			t.Errorf("%s: the column is not read, or is without the setting", c.more)
@@ -268,6 +272,7 @@ func TestTeacherPromptSettings(t *testing.T) {
 		{at(11, 7), "", `row 11: column "hint": "7": neither a list of turns nor a string`},
 		{at(29, long), "", `row 29: column "hint" (teacher.prompt_key): `},
 		{at(29, long), "", " tokens in the teacher's chat template, and teacher.max_prompt_length is 64: raise it"},
+		{at(29, long), "teacher.max_prompt_length=900", "row 29: the teacher would read 691 tokens, and "},
 		{none, "", `column "hint" (teacher.prompt_key): none of 40 rows has a value there`},
 		{none, "teacher.prompt_key=content", `column "content": teacher.prompt_key (--teacher-prompt-key) names it, and it is read for something else`},
 		{none, "data.turns=each", "data.turns is each, and teacher.prompt_key hint has one prompt of a row"},
@@ -282,9 +287,9 @@ func TestTeacherPromptSettings(t *testing.T) {
 		}
 	}
 	tr := opened(t, ready(t), settings(config.OPD, filepath.Join(t.TempDir(), "run"),
-		"data.train_files="+at(29, long), "teacher.prompt_key=hint",
-		"teacher.max_prompt_length=900"), config.OPD)
-	if n := tr.cfg.Teacher.LongestPrompt(tr.cfg.Data); n != 900 {
+		"data.train_files="+at(29, long[:80]), "teacher.prompt_key=hint",
+		"teacher.max_prompt_length=110"), config.OPD)
+	if n := tr.cfg.Teacher.LongestPrompt(tr.cfg.Data); n != 110 {
 		t.Errorf("the longest prompt of the teacher has %d tokens", n)
 	}
 }

@@ -142,7 +142,7 @@ func TestRolloutsByVariable(t *testing.T) {
 			"model.path="+student, "teacher.path="+student, "data.train_files="+rows,
 			"data.template="+c.own, "teacher.template="+c.teacher), config.OPD)
 		r := sampledRound(t, tr, &tr.stage.(*opd).onPolicy, 4)
-		read, err := tr.stage.(*opd).teacher.readings(r)
+		read, err := tr.stage.(*opd).teachers.readings(r)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -84,7 +84,8 @@ type Options struct {
 	Command string   // as typed, for the log
 	Notes   []string // warnings that are given when the run begins
 	Ranks   *Ranks   // the processes that train together; nil is this one alone
-	Teacher Scores   // the server of teacher.url
+	// servers of teacher.url and teacher.models, by their addresses
+	Teachers map[string]Scores
 	// keys of the settings that only a preset gave; a warm-up among them is cut to fit a short run
 	Preset []string
 }

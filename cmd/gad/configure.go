@@ -254,6 +254,14 @@ var outside = []struct {
 		"send texts and the key in " + teacherKey + " to an address",
 		", or teacher.url= for none",
 		func(c *config.Config) *string { return &c.Teacher.URL }},
+	{"teacher-models", "teacher.models", "teachers behind servers",
+		"send texts and the key in " + teacherKey + " to an address", "",
+		func(c *config.Config) *string {
+			if len(c.Teacher.Servers()) == 0 {
+				return new(string) // folders alone
+			}
+			return &c.Teacher.Models
+		}},
 }
 
 // inherit takes over the chosen settings of the run at resume, which differ from its

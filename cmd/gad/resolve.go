@@ -78,6 +78,11 @@ func localSettings(cfg *config.Config) (err error) {
 			return err
 		}
 	}
+	if cfg.Teacher.Models, err = cfg.Teacher.MapFolders(func(dir string) (string, error) {
+		return localPath(dir, false)
+	}); err != nil {
+		return err
+	}
 	for _, list := range [][]string{cfg.Data.TrainFiles, cfg.Data.ValFiles} {
 		for i := range list {
 			if list[i], err = localPath(list[i], true); err != nil {

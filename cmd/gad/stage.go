@@ -29,6 +29,7 @@ var stageFlags = []stageFlag{
 	{"reward-model", "model.reward_path",
 		"model folder or GGUF file that the discriminator starts from (default: the student's)"},
 	{"teacher-url", "teacher.url", "server that scores answers as a teacher: vLLM, SGLang or gad serve. Its key is in GAD_TEACHER_KEY"},
+	{"teacher-models", "teacher.models", "several teachers, by the column of teacher.by: VALUE=FOLDER or VALUE=URL,..."},
 	{"teacher", "teacher.path", "model whose probabilities the student learns from: a model folder or GGUF file"},
 	{"data", "data.train_files", "training data: file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
 	{"val-data", "data.val_files", "held-out data for the val/ metrics; files as for --data"},
@@ -182,7 +183,7 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 	}
 	defer be.Close()
 	var t *trainer.Trainer
-	teacher, err := teacherServer(cfg, stage, func(text string) {
+	teachers, err := teacherServers(cfg, stage, func(text string) {
 		if t != nil {
 			t.Say(text)
 		}
@@ -192,7 +193,7 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 	}
 	t, err = trainer.Open(cfg, stage,
 		trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command,
-			Notes: notes, Ranks: ranks, Teacher: teacher, Preset: ofPreset(c, cfg, stage)})
+			Notes: notes, Ranks: ranks, Teachers: teachers, Preset: ofPreset(c, cfg, stage)})
 	if err != nil {
 		return runError(err, false)
 	}
@@ -210,21 +211,28 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 // teacherKey names the variable of the environment that has the key of teacher.url.
 const teacherKey = "GAD_TEACHER_KEY"
 
-// teacherServer returns the server of teacher.url; nil if the stage asks none. It opens no
-// connection.
-func teacherServer(cfg config.Config, stage config.Stage,
-	say func(text string)) (trainer.Scores, error) {
-	if cfg.Teacher.URL == "" || !cfg.ReadsTeacher(stage) {
+// teacherServers returns the servers of teacher.url and teacher.models by their addresses, where the
+// stage asks them. It opens no connection.
+func teacherServers(cfg config.Config, stage config.Stage,
+	say func(text string)) (map[string]trainer.Scores, error) {
+	servers := map[string]trainer.Scores{}
+	if !cfg.ReadsTeacher(stage) {
 		return nil, nil
 	}
-	s, err := scoringServer(scoring.Options{URL: cfg.Teacher.URL, Say: say,
-		InsecureHTTP: cfg.Teacher.InsecureHTTP,
-		Names: scoring.Names{URL: "teacher.url", Insecure: "teacher.insecure_http=true",
-			Top: "teacher.top_k", Again: " to go on from the last checkpoint"}})
-	if err != nil {
-		return nil, err
+	for _, m := range cfg.Teacher.List() {
+		if m.URL == "" {
+			continue
+		}
+		s, err := scoringServer(scoring.Options{URL: m.URL, Say: say,
+			InsecureHTTP: cfg.Teacher.InsecureHTTP,
+			Names: scoring.Names{URL: m.Key, Insecure: "teacher.insecure_http=true",
+				Top: "teacher.top_k", Again: " to go on from the last checkpoint"}})
+		if err != nil {
+			return nil, err
+		}
+		servers[m.URL] = s
 	}
-	return s, nil
+	return servers, nil
 }
 
 // scoringServer returns the server of o, with the key of the environment. It opens no connection.

@@ -28,6 +28,14 @@ type Cell struct {
 	Text   string // of OtherCell the name of its type
 }
 
+// String returns the value as a text; "" of NoCell, and the name of the type of OtherCell.
+func (c Cell) String() string {
+	if c.Kind == NumberCell {
+		return strconv.FormatFloat(c.Number, 'g', -1, 64)
+	}
+	return c.Text
+}
+
 // BoolCell returns the cell of a bool.
 func BoolCell(b bool) Cell {
 	if b {

@@ -145,7 +145,7 @@ func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 	has := func(name string) bool { return name != "" && slices.Contains(names, name) }
 	defaults := DefaultColumns()
 	l = Layout{Columns: o.Columns, Format: o.Format, Role: "role", Text: "content", paths: paths}
-	l.TeacherPrompt = "" // bindTeacher sets it, after all others
+	l.TeacherPrompt, l.TeacherBy = "", "" // bindTeacher sets them, after all others
 	// instead takes the first of the format's own columns that is there, or the
 	// first, for one that was not named in the settings.
 	instead := func(column *string, was string, own ...string) {
@@ -278,7 +278,7 @@ func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 	if l.Response != "" {
 		l.Finish = "" // it is the given answer's, as gad generate writes it
 	}
-	if err := l.bindTeacher(o.Columns.TeacherPrompt, names, AnyKey(src)); err != nil {
+	if err := l.bindTeacher(o.Columns, names, AnyKey(src)); err != nil {
 		return l, "", err
 	}
 	for _, name := range maybePrompt {
@@ -288,7 +288,7 @@ func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 		}
 	}
 	for _, name := range o.Chosen {
-		if has(name) {
+		if has(name) || name == l.TeacherBy {
 			l.Chosen = append(l.Chosen, name)
 		}
 	}
@@ -301,17 +301,19 @@ func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 	return l, note, nil
 }
 
-// bindTeacher sets the column of the teacher's prompts, which has no other use. Unless anyKey allows
-// columns that the first rows lack, the file must have it.
-func (l *Layout) bindTeacher(name string, names []string, anyKey bool) error {
-	switch {
-	case name == "":
-	case l.Reads(name):
-		return fmt.Errorf("column %q: teacher.prompt_key (--teacher-prompt-key) names it, and it is read for something else: copy it into a column with another name", name)
-	case !slices.Contains(names, name) && !anyKey:
-		return fmt.Errorf("columns %s: no %q among them, which teacher.prompt_key (--teacher-prompt-key) names: name one of them", QuoteNames(names), name)
+// bindTeacher sets the columns of the teacher's prompts, which has no other use, and of the teacher's
+// name. Unless anyKey allows columns that the first rows lack, the file must have them.
+func (l *Layout) bindTeacher(c Columns, names []string, anyKey bool) error {
+	const promptKey = "teacher.prompt_key (--teacher-prompt-key)"
+	if name := c.TeacherPrompt; name != "" && l.Reads(name) {
+		return fmt.Errorf("column %q: %s names it, and it is read for something else: copy it into a column with another name", name, promptKey)
 	}
-	l.TeacherPrompt = name
+	for _, x := range [][2]string{{c.TeacherPrompt, promptKey}, {c.TeacherBy, "teacher.by"}} {
+		if x[0] != "" && !slices.Contains(names, x[0]) && !anyKey {
+			return fmt.Errorf("columns %s: no %q among them, which %s names: name one of them", QuoteNames(names), x[0], x[1])
+		}
+	}
+	l.TeacherPrompt, l.TeacherBy = c.TeacherPrompt, c.TeacherBy
 	return nil
 }
 

@@ -22,6 +22,8 @@ type Columns struct {
 	Finish      string `yaml:"finish_reason" json:"finish_reason"`
 	// column for a teacher that scores answers; "": none
 	TeacherPrompt string `yaml:"teacher_prompt" json:"teacher_prompt,omitempty"`
+	// column that says which teacher scores answers; "": none
+	TeacherBy string `yaml:"teacher_by" json:"teacher_by,omitempty"`
 }
 
 // DefaultColumns returns the names content, teacher_response, response,

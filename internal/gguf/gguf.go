@@ -44,7 +44,7 @@ const (
 )
 
 // Pair is a key and its value: a string, bool, uint32, int32, uint64, float32,
-// []string or []int32.
+// []string, []int32 or []bool.
 type Pair struct {
 	Key   string
 	Value any
@@ -331,6 +331,17 @@ func appendValue(b []byte, value any) ([]byte, error) {
 		b = le.AppendUint64(b, uint64(len(v)))
 		for _, x := range v {
 			b = le.AppendUint32(b, uint32(x))
+		}
+		return b, nil
+	case []bool:
+		kind(typeArray)
+		kind(typeBool)
+		b = le.AppendUint64(b, uint64(len(v)))
+		for _, x := range v {
+			b = append(b, 0)
+			if x {
+				b[len(b)-1] = 1
+			}
 		}
 		return b, nil
 	}

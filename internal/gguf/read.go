@@ -630,6 +630,22 @@ func (r *Reader) Bool(key string) (v, has bool, err error) {
 	return v, true, err
 }
 
+// Bools returns an array of bools.
+func (r *Reader) Bools(key string) (list []bool, has bool, err error) {
+	p, err := r.value(key, "an array of true and false", true, typeBool)
+	if p == nil {
+		return nil, false, err
+	}
+	list = make([]bool, p.n)
+	err = folder.Guard(func() error {
+		for i := range list {
+			list[i] = r.data[p.at+i] != 0
+		}
+		return nil
+	})
+	return list, true, err
+}
+
 // Text returns a string.
 func (r *Reader) Text(key string) (s string, has bool, err error) {
 	p, err := r.value(key, "a string", false, typeString)

@@ -55,6 +55,8 @@ type TeacherConfig struct {
 	Path         string  `yaml:"path" doc:"teacher: a Hugging Face model folder, LoRA adapters that name their base, or a GGUF file. teacher.loss=exact and topk need the student's tokenizer (flag --teacher)" inherit:"no" stages:"opd warmup train"`
 	URL          string  `yaml:"url" doc:"server that scores the answers in the place of a teacher that is loaded: one that speaks as vLLM (prompt_logprobs), SGLang or gad serve does, such as http://127.0.0.1:8000/v1; path is then a folder with the teacher's tokenizer, or empty where it has the student's (flag --teacher-url)" inherit:"no" stages:"opd warmup train"`
 	InsecureHTTP bool    `yaml:"insecure_http" doc:"url may be http:// on another machine: whoever is between can read the texts and the key" inherit:"no" stages:"opd warmup train" needs:".url!="`
+	By           string  `yaml:"by" doc:"column whose value says which of several teachers scores a row's answers, one of teacher.models; a row with another value is refused. Empty: one teacher" fixed:"true" stages:"opd warmup train" unproven:"all"`
+	Models       string  `yaml:"models" doc:"the teachers of teacher.by: VALUE=FOLDER or VALUE=URL with commas between several, such as math=teachers/math,code=http://127.0.0.1:8000/v1; a folder as path, held once however many values name it, a server as url, with the student's tokenizer (flag --teacher-models)" inherit:"no" stages:"opd warmup train" needs:".by!="`
 	Template     string  `yaml:"template" doc:"variables of the teacher's own chat template, as data.template; empty: those that its folder keeps" fixed:"true" stages:"opd warmup train"`
 	System       string  `yaml:"system" doc:"system message that the teacher alone reads, in the place of the row's; empty: the row's" fixed:"true" stages:"opd warmup train"`
 	PromptKey    string  `yaml:"prompt_key" doc:"column with a prompt, a text or messages, that the teacher alone reads in the place of the row's: with a worked answer, hints, notes on an earlier answer; for rows without one it reads the row's. What the student reads does not change" fixed:"true" stages:"opd warmup train" unproven:"all"`
@@ -208,7 +210,7 @@ func (c DataConfig) Options(stages data.Stages) data.Options {
 func (c *Config) TrainOptions(stage Stage, stages data.Stages) data.Options {
 	o := c.Data.Options(stages)
 	if c.ReadsTeacher(stage) {
-		o.Columns.TeacherPrompt = c.Teacher.PromptKey
+		o.Columns.TeacherPrompt, o.Columns.TeacherBy = c.Teacher.PromptKey, c.Teacher.By
 	}
 	return o
 }

@@ -33,7 +33,7 @@ func CheckChange(before, after *Config) error {
 	paths := func(c Config) []Fixed {
 		return []Fixed{{"trainer.resume_from", c.Trainer.Resume}, {"model.path", c.Model.Path},
 			{"model.adapter_path", c.Model.Adapter}, {"model.reward_path", c.Model.RewardPath},
-			{"teacher.path", c.Teacher.Path}}
+			{"teacher.path", c.Teacher.Path}, {"teacher.models", c.Teacher.Models}}
 	}
 	return CheckFixed(slices.Concat(paths(was), was.Fixed()), slices.Concat(paths(now), now.Fixed()),
 		after.Trainer.Output)
@@ -62,6 +62,9 @@ func (c Config) Absolute() Config {
 	if dir := c.Data.CacheDir; dir != "auto" && dir != "none" {
 		paths = append(paths, &c.Data.CacheDir)
 	}
+	if models, err := c.Teacher.MapFolders(filepath.Abs); err == nil {
+		c.Teacher.Models = models
+	}
 	for _, files := range [][]string{c.Data.TrainFiles, c.Data.ValFiles} {
 		for i := range files {
 			paths = append(paths, &files[i])
@@ -77,6 +80,22 @@ func (c Config) Absolute() Config {
 		*path = strings.Join(list, string(filepath.ListSeparator))
 	}
 	return c
+}
+
+// MapFolders returns teacher.models with each folder replaced by f's result.
+func (c TeacherConfig) MapFolders(f func(dir string) (string, error)) (models string, err error) {
+	pairs := strings.Split(c.Models, ",")
+	for i, pair := range pairs {
+		value, at, ok := strings.Cut(pair, "=")
+		if at = strings.TrimSpace(at); !ok || at == "" || strings.Contains(at, "://") {
+			continue
+		}
+		if at, err = f(at); err != nil {
+			return "", err
+		}
+		pairs[i] = strings.TrimSpace(value) + "=" + at
+	}
+	return strings.Join(pairs, ","), nil
 }
 
 // Changes lists the settings in which now differs from before, as "key was x, now y".

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"gad/actor"
@@ -253,9 +254,64 @@ func (c *Config) Mixes(stage Stage) bool {
 // that mixes them in.
 func (c *Config) ReadsTeacher(stage Stage) bool { return stage == OPD || c.Mixes(stage) }
 
-// LoadsTeacher reports whether a stage loads the teacher, instead of asking a server.
+// LoadsTeacher reports whether a stage loads a teacher, instead of asking servers alone.
 func (c *Config) LoadsTeacher(stage Stage) bool {
-	return c.ReadsTeacher(stage) && c.Teacher.URL == ""
+	return c.ReadsTeacher(stage) && len(c.Teacher.Folders()) > 0
+}
+
+// TeacherModel is a model that gives probabilities: a folder, or a server with the folder of its
+// tokenizer, where that is not the student's.
+type TeacherModel struct {
+	Key       string   // setting that names it
+	Values    []string // of the column teacher.by whose rows it scores; nil: all rows
+	Path, URL string
+}
+
+// List returns the teachers: one, or those of teacher.models, each once. It skips what Validate
+// refuses.
+func (c TeacherConfig) List() (list []TeacherModel) {
+	if c.By == "" {
+		key := "teacher.path"
+		if c.URL != "" {
+			key = "teacher.url"
+		}
+		return []TeacherModel{{Key: key, Path: c.Path, URL: c.URL}}
+	}
+	for _, pair := range strings.Split(c.Models, ",") {
+		value, at, _ := strings.Cut(pair, "=")
+		value, at = strings.TrimSpace(value), strings.TrimSpace(at)
+		m := TeacherModel{Key: "teacher.models: " + value, Values: []string{value}, Path: at}
+		if strings.Contains(at, "://") {
+			m.Path, m.URL = "", at
+		}
+		same := func(x TeacherModel) bool { return x.Path == m.Path && x.URL == m.URL }
+		if k := slices.IndexFunc(list, same); k >= 0 {
+			list[k].Values = append(list[k].Values, value)
+		} else if value != "" && at != "" {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// Folders returns the folders of the teachers that are loaded.
+func (c TeacherConfig) Folders() (dirs []string) {
+	for _, m := range c.List() {
+		if m.URL == "" && (m.Path != "" || c.By == "") {
+			dirs = append(dirs, m.Path)
+		}
+	}
+	return dirs
+}
+
+// Servers returns the addresses of the teachers behind servers.
+func (c TeacherConfig) Servers() (urls []string) {
+	for _, m := range c.List() {
+		if m.URL != "" {
+			urls = append(urls, m.URL)
+		}
+	}
+	return urls
 }
 
 // Divergence reports whether a stage learns by a divergence from the teacher's distributions, over

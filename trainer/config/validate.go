@@ -143,7 +143,7 @@ func (c *Config) validateTeacher(stage Stage) (errs []error) {
 	}
 	if w := c.Algorithm.TeacherWeight; c.Mixes(stage) {
 		switch {
-		case c.Teacher.Path == "" && c.Teacher.URL == "":
+		case c.Teacher.Path == "" && c.Teacher.URL == "" && c.Teacher.By == "":
 			bad("algorithm.teacher_weight is %g, and there is no teacher: give --teacher DIR, or leave the weight out", w)
 		case c.LearnsTeacher(stage):
 			bad("algorithm.teacher_weight is %g, but the student of this warm-up learns the teacher's answers and has no advantages: set trainer.warmup_objective=policy, or give the weight to gad train alone", w)
@@ -155,7 +155,7 @@ func (c *Config) validateTeacher(stage Stage) (errs []error) {
 		if l := c.Actor.PolicyLoss.LossMode; l == "geo_mean" {
 			bad("actor.policy_loss.loss_mode geo_mean takes one advantage of an answer, and with algorithm.teacher_weight each token has its own: use gspo or vanilla")
 		}
-	} else if c.Teacher.Path == "" && c.Teacher.URL == "" {
+	} else if c.Teacher.Path == "" && c.Teacher.URL == "" && c.Teacher.By == "" {
 		bad("teacher.path: no teacher: give --teacher DIR, a model whose weights are at hand, or --teacher-url URL, a server that scores texts. Of a teacher that is known by its answers alone gad sft, dpo and the game learn")
 	}
 	if h := c.Teacher.Horizon; c.HasHorizon(stage) && h > c.Data.MaxResponse {
@@ -167,7 +167,8 @@ func (c *Config) validateTeacher(stage Stage) (errs []error) {
 	if n := c.Teacher.MaxPrompt; c.Teacher.PromptKey != "" && n > 0 && n < c.Data.MaxPrompt {
 		bad("teacher.max_prompt_length %d is below data.max_prompt_length %d, and rows without a prompt of their own for the teacher have the student's: raise it, or leave it out", n, c.Data.MaxPrompt)
 	}
-	if c.Teacher.URL != "" && c.Teacher.Loss == "exact" && stage == OPD {
+	errs = append(errs, c.Teacher.validateModels()...)
+	if len(c.Teacher.Servers()) > 0 && c.Teacher.Loss == "exact" && stage == OPD {
 		bad("teacher.loss is exact, which needs whole distributions, and a server gives the most probable tokens: use topk or policy, or load the teacher (--teacher)")
 	}
 	if c.Divergence(stage) && c.Actor.HasKL() {
@@ -179,6 +180,38 @@ func (c *Config) validateTeacher(stage Stage) (errs []error) {
 			what = "algorithm.teacher_weight"
 		}
 		bad("rollout.temperature is %g: %s compares the student's log-probabilities with the teacher's, which are those of temperature 1: set it to 1", t, what)
+	}
+	return errs
+}
+
+// validateModels checks the teachers of teacher.by.
+func (c TeacherConfig) validateModels() (errs []error) {
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("settings: "+format, args...))
+	}
+	if c.By == "" {
+		return nil
+	}
+	for _, x := range [][2]string{{"teacher.path", c.Path}, {"teacher.url", c.URL}} {
+		if x[1] != "" {
+			bad("%s is %s, and teacher.by %s names the teachers of teacher.models: leave one of them out", x[0], x[1], c.By)
+		}
+	}
+	if c.Models == "" {
+		bad("teacher.by is %s, and teacher.models is empty: give VALUE=FOLDER or VALUE=URL for each value of that column", c.By)
+		return errs
+	}
+	seen := map[string]bool{}
+	for _, pair := range strings.Split(c.Models, ",") {
+		value, at, _ := strings.Cut(pair, "=")
+		value, at = strings.TrimSpace(value), strings.TrimSpace(at)
+		switch {
+		case value == "" || at == "":
+			bad("teacher.models: %q: write VALUE=FOLDER or VALUE=URL, with commas between several", pair)
+		case seen[value]:
+			bad("teacher.models: %s is given twice: a row has one teacher", value)
+		}
+		seen[value] = true
 	}
 	return errs
 }

@@ -110,18 +110,23 @@ type ggufFamily struct {
 	arch     string            // general.architecture
 	permuted bool              // q and k have the order of rope type NORM (interleaveRows)
 	plusOne  bool              // norms are stored with 1 added
+	betas    bool              // llama.cpp reads YaRN's beta_fast and beta_slow
 	norms    map[string]string // names of a block's norms that differ from ggufNames
 }
+
+// olmoNorms has the names of the norms of OLMo 2 and 3.
+var olmoNorms = map[string]string{"post_attention_layernorm": "post_attention_norm",
+	"post_feedforward_layernorm": "post_ffw_norm"}
 
 // ggufFamilies has every family that gad trains. Mistral is Llama's graph, without a window.
 var ggufFamilies = map[string]ggufFamily{
 	"Qwen2": {arch: "qwen2"}, "Qwen3": {arch: "qwen3"},
 	"Llama": {arch: "llama", permuted: true}, "Mistral": {arch: "llama", permuted: true},
-	"SmolLM3": {arch: "smollm3", permuted: true},
-	"Granite": {arch: "granite", permuted: true},
-	"Olmo2": {arch: "olmo2", norms: map[string]string{
-		"post_attention_layernorm":   "post_attention_norm",
-		"post_feedforward_layernorm": "post_ffw_norm"}},
+	"Ministral3": {arch: "mistral3", permuted: true, betas: true},
+	"SmolLM3":    {arch: "smollm3", permuted: true},
+	"Granite":    {arch: "granite", permuted: true},
+	"Olmo2":      {arch: "olmo2", norms: olmoNorms},
+	"Olmo3":      {arch: "olmo2", norms: olmoNorms},
 	"Gemma3": {arch: "gemma3", plusOne: true, norms: map[string]string{
 		"post_attention_layernorm":  "post_attention_norm",
 		"pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}},
@@ -141,10 +146,7 @@ func checkSupported(c model.Config) error {
 	}
 	f, ok := ggufFamilies[c.Architecture]
 	gemma := f.arch == "gemma3"
-	rope := ""
-	if c.RopeScaling != nil {
-		rope = cmp.Or(c.RopeScaling.Type, "llama3")
-	}
+	rope := ropeType(c)
 	every := func(n int, of []bool, last bool) bool { // each n-th element is last, the others not
 		for i, x := range of {
 			if x != (((i+1)%n == 0) == last) {
@@ -157,7 +159,7 @@ func checkSupported(c model.Config) error {
 	case !ok:
 		return refuse(c.Architecture, "files for llama.cpp are written of "+
 			strings.Join(slices.Sorted(maps.Keys(ggufFamilies)), ", "), "")
-	case !gemma && c.Window > 0 && c.Window < c.MaxPosition:
+	case !gemma && c.Sliding == nil && c.Window > 0 && c.Window < c.MaxPosition:
 		return refuse(fmt.Sprintf("sliding_window %d", c.Window),
 			"llama.cpp computes "+c.Architecture+" without",
 			", or set sliding_window to null if no sequence is longer")
@@ -171,18 +173,31 @@ func checkSupported(c model.Config) error {
 	case f.arch == "smollm3" && c.NoRope != nil && !every(smolLM3Skips, c.NoRope, true):
 		return refuse("no_rope_layers", fmt.Sprintf(
 			"llama.cpp leaves out the rotation of every %dth layer", smolLM3Skips), "")
-	case rope != "" && rope != "llama3" && !(rope == "linear" && gemma):
-		return refuse("rope type "+rope, "files for llama.cpp are written with default and llama3, "+
-			"of Gemma 3 with linear", "")
-	case f.arch == "qwen2" && c.Heads*c.HeadDim != c.Hidden:
+	case f.arch == "olmo2" && c.LocalTheta != 0 && c.LocalTheta != c.RopeTheta:
+		return refuse(fmt.Sprintf("rope_theta %g in the layers with a window", c.LocalTheta),
+			"llama.cpp has one base of OLMo 3", "")
+	case rope == "yarn" && (c.RopeScaling.Exact || !f.betas &&
+		(c.RopeScaling.BetaFast != 32 || c.RopeScaling.BetaSlow != 1)):
+		return refuse("rope type yarn", "llama.cpp has it with truncate, beta_fast 32 and beta_slow 1",
+			"")
+	case rope == "yarn" && gemma:
+		return refuse("rope type yarn", "llama.cpp would scale the layers with a window too", "")
+	case (f.arch == "qwen2" || f.arch == "olmo2") && c.Heads*c.HeadDim != c.Hidden:
 		return refuse(fmt.Sprintf("head_dim %d with %d heads and hidden_size %d", c.HeadDim,
-			c.Heads, c.Hidden),
-			"llama.cpp takes a Qwen2 only where their product is the hidden size", "")
+			c.Heads, c.Hidden), fmt.Sprintf("llama.cpp takes a %s only where their product is the hidden size", c.Architecture), "")
 	case f.arch != "llama" && rope == "llama3":
 		return refuse("rope type llama3 with "+c.Architecture, "llama.cpp has it with Llama only",
 			"")
 	}
 	return nil
+}
+
+// ropeType returns the rule that scales the rotary frequencies, "" without one.
+func ropeType(c model.Config) string {
+	if c.RopeScaling == nil {
+		return ""
+	}
+	return cmp.Or(c.RopeScaling.Type, "llama3")
 }
 
 // gemmaScale returns the number by whose root llama.cpp divides the queries of a Gemma 3: the
@@ -239,15 +254,30 @@ func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]g
 			of("attention.sliding_window_pattern", gemma3Full)
 			add(arch+".rope.freq_base_swa", float32(cmp.Or(c.LocalTheta, 10000)))
 		}
-		if r := c.RopeScaling; r != nil && r.Type == "linear" {
-			add(arch+".rope.scaling.type", "linear")
-			add(arch+".rope.scaling.factor", float32(r.Factor))
+	case "olmo2":
+		if c.Window > 0 {
+			of("attention.sliding_window", c.Window)
+			add(arch+".attention.sliding_window_pattern", c.Sliding)
 		}
 	case "granite":
 		add(arch+".attention.scale", float32(cmp.Or(c.AttnScale, 1/math.Sqrt(float64(c.HeadDim)))))
 		add(arch+".embedding_scale", float32(cmp.Or(c.EmbedScale, 1)))
 		add(arch+".residual_scale", float32(cmp.Or(c.ResidualScale, 1)))
 		add(arch+".logit_scale", float32(cmp.Or(c.LogitDivisor, 1)))
+	}
+
+	if r := c.RopeScaling; r != nil && (r.Type == "linear" || r.Type == "yarn") {
+		add(arch+".rope.scaling.type", r.Type)
+		add(arch+".rope.scaling.factor", float32(r.Factor))
+		if r.Type == "yarn" {
+			of("rope.scaling.original_context_length", r.OriginalMaxPosition)
+			add(arch+".rope.scaling.yarn_beta_fast", float32(r.BetaFast))
+			add(arch+".rope.scaling.yarn_beta_slow", float32(r.BetaSlow))
+			add(arch+".rope.scaling.attn_factor", float32(r.AttentionFactor/r.YarnAttention()))
+			if r.QueryBeta != 0 {
+				add(arch+".attention.temperature_scale", float32(r.QueryBeta))
+			}
+		}
 	}
 
 	add("tokenizer.ggml.model", g.Model)
@@ -303,7 +333,7 @@ var ggufNames = strings.NewReplacer(
 // the embedding.
 func ggufTensors(c model.Config, weights []model.Weight, matrix gguf.Type) []gguf.Tensor {
 	var list []gguf.Tensor
-	if d := c.RopeDivisors(); d != nil && ggufArch(c) == "llama" {
+	if d := c.RopeDivisors(); d != nil && ropeType(c) == "llama3" {
 		list = append(list, gguf.Tensor{Name: "rope_freqs.weight", Type: gguf.F32,
 			Shape: []int{len(d)}, Read: func(dst []float32, lo int) error {
 				copy(dst, d[lo:])

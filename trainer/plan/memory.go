@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"path/filepath"
+	"slices"
 
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
@@ -181,18 +183,26 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	}
 	if c.LoadsTeacher(p.Stage) {
 		own := shape
-		shape = teacherShape(c, own)
-		part("teacher", model.PlanOptions{Kind: model.LM, Quant: c.Teacher.Weights})
+		for i, x := range teacherShapes(c, own) {
+			name := "teacher"
+			if c.Teacher.By != "" {
+				name += ", " + filepath.Base(c.Teacher.Folders()[i])
+			}
+			shape = x
+			part(name, model.PlanOptions{Kind: model.LM, Quant: c.Teacher.Weights})
+		}
 		shape = own
 	}
 	if c.Divergence(p.Stage) {
-		other, name := teacherShape(c, shape), "divergence: the teacher's states, logits by the chunk"
-		labels := actorTokens // labels of one pack at a time; a server's, of a whole step
-		if !c.LoadsTeacher(p.Stage) {
-			other, name = model.Config{}, "divergence: the teacher's labels, logits by the chunk"
+		name, labels := "divergence: the teacher's states, logits by the chunk", actorTokens
+		if len(c.Teacher.Servers()) > 0 { // of a whole step; of a loaded one, of a pack at a time
+			name = "divergence: the teacher's labels, logits by the chunk"
 			labels = c.Data.TrainBatchSize * c.Rollout.N * c.LongestSampled(p.Stage)
 		}
-		n := shape.KLMemory(f, other, actorTokens)
+		n := shape.KLMemory(f, model.Config{}, actorTokens)
+		for _, x := range teacherShapes(c, shape) {
+			n = max(n, shape.KLMemory(f, x, actorTokens))
+		}
 		if c.Teacher.Loss == "topk" {
 			n += model.SoftMemory(labels, c.Teacher.TopK)
 		}
@@ -304,13 +314,24 @@ func (p *Plan) teacherTokens(c config.Config, ofActor int) int {
 	return max(int(prompts*(read+n*p.AnswerMean)), longest)
 }
 
-// teacherShape returns the shape that a plan counts for a teacher that gives probabilities; shape
-// if its folder cannot be read, which opening the run reports.
-func teacherShape(c config.Config, shape model.Config) model.Config {
-	if cfg, err := model.ReadConfig(c.Teacher.Path); err == nil {
-		return cfg
+// teacherShapes returns the shapes that a plan counts for the teachers that are loaded; shape for a
+// folder that cannot be read, which opening the run reports.
+func teacherShapes(c config.Config, shape model.Config) (list []model.Config) {
+	for _, dir := range c.Teacher.Folders() {
+		cfg, err := model.ReadConfig(dir)
+		if err != nil {
+			cfg = shape
+		}
+		list = append(list, cfg)
 	}
-	return shape
+	return list
+}
+
+// teacherShape returns the largest of teacherShapes, on which passes are timed.
+func teacherShape(c config.Config, shape model.Config) model.Config {
+	return slices.MaxFunc(teacherShapes(c, shape), func(a, b model.Config) int {
+		return cmp.Compare(a.ParamCount(model.LM), b.ParamCount(model.LM))
+	})
 }
 
 // divideStates returns o with AdamW's states divided among the ranks, if c asks for it.

@@ -17,6 +17,7 @@ import (
 	"io/fs"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"gad/checkpoint"
@@ -147,12 +148,17 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 		return nil, err
 	}
 	if c.LoadsTeacher(stage) {
-		if c.Teacher.Path == "" {
+		if slices.Contains(c.Teacher.Folders(), "") {
 			return nil, fmt.Errorf("%w: plan: no teacher: give teacher.path (flag --teacher)",
 				config.ErrConfig)
 		}
-		if err := saved.CheckModel(fsys, c.Teacher.Path); err != nil {
-			return nil, fmt.Errorf("teacher.path: %w", err)
+		for _, m := range c.Teacher.List() {
+			if m.URL != "" {
+				continue
+			}
+			if err := saved.CheckModel(fsys, m.Path); err != nil {
+				return nil, fmt.Errorf("%s: %w", m.Key, err)
+			}
 		}
 	}
 	if err := c.Rollout.Validate(); err != nil && stage != config.SFT {
@@ -199,8 +205,10 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 	if c.LoadsTeacher(stage) {
 		length := (p.PromptMean + p.AnswerMean) / 2
 		read := (p.promptOf(config.Teacher) + p.AnswerMean) / 2
-		p.teacher = teacherShape(c, shape).FLOPsPerToken(read, true) /
-			shape.FLOPsPerToken(length, true)
+		for _, x := range teacherShapes(c, shape) { // as if each scored as many rows
+			p.teacher += x.FLOPsPerToken(read, true) / shape.FLOPsPerToken(length, true) /
+				float64(len(c.Teacher.Folders()))
+		}
 	}
 	p.choose(f, shape, c)
 	p.setMemory(f, shape, c)
@@ -255,9 +263,10 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 	enc := encode.Encoder{Tok: tok, MaxPrompt: c.Data.MaxPrompt, MaxResponse: c.MaxAnswer(p.Stage)}
 	theirs := enc
 	if p.TeacherPromptMean > 0 {
-		if theirs.Tok, err = saved.ChatTokenizer(c.Teacher.Path,
+		first := c.Teacher.Folders()[0] // several have templates of one kind, as the plan counts
+		if theirs.Tok, err = saved.ChatTokenizer(first,
 			tokenizer.ChatOptions{Variables: c.Teacher.Template}); err != nil {
-			return fmt.Errorf("teacher.path: %w", err)
+			return fmt.Errorf("teacher %s: %w", first, err)
 		}
 	}
 	const most = 512

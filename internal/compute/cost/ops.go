@@ -104,26 +104,31 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, _ *compute.Param, _ fl
 	b.moves(b.bytes(xND) + b.bytes(yND) + b.bytes(rstdN))
 }
 
-// RMSNormGrad: the scale's gradient first, in parts and their sum.
+// RMSNormGrad: both gradients in one pass, and the sum of the scale's parts; of long rows the
+// scale's first.
 func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
 	rstdN compute.Tensor, acc bool) {
 	b.begin("RMSNormGrad")
-	if !w.G.Absent() {
-		b.sums(b.bytes(dyND)+b.bytes(xND), xND.Len()/w.Cols, w.Cols)
-	}
+	N, D := xND.Len()/w.Cols, w.Cols
 	bytes := b.bytes(dyND) + b.bytes(xND) + b.bytes(rstdN) + b.bytes(dxND)
 	if acc {
 		bytes += b.bytes(dxND)
 	}
+	if parts := cuda.NormParts(N, D); parts > 0 && !w.G.Absent() {
+		b.sums(bytes, parts, D)
+		return
+	}
+	if !w.G.Absent() {
+		b.sums(b.bytes(dyND)+b.bytes(xND), cuda.SumParts(N, D), D)
+	}
 	b.moves(bytes)
 }
 
-// sums queues the sums down N rows of D columns: their parts, and the sum of the parts. read is the
-// number of bytes read.
-func (b *Backend) sums(read float64, N, D int) {
-	parts := wide * float64(cuda.SumParts(N, D)) * float64(D)
-	b.moves(read + parts)
-	b.moves(parts + 2*wide*float64(D))
+// sums queues a kernel that moves so many bytes and writes parts of D sums, and the sum of the parts.
+func (b *Backend) sums(bytes float64, parts, D int) {
+	written := wide * float64(parts) * float64(D)
+	b.moves(bytes + written)
+	b.moves(written + 2*wide*float64(D))
 }
 
 // Linear queues one product.
@@ -196,7 +201,7 @@ func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI 
 	first := ps[0]
 	I, N := first.W.Cols, first.Y.Len()/first.W.Rows
 	if first.B != nil && !first.B.G.Absent() {
-		b.sums(narrow*float64(N*O), N, O)
+		b.sums(narrow*float64(N*O), cuda.SumParts(N, O), O)
 	}
 	if !dxNI.Absent() {
 		b.unpack(O*I, first.W, manyRows)
@@ -216,7 +221,7 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 	N := dyNO.Len() / O
 	learns := !w.G.Absent() && !xNI.Absent()
 	if bias != nil && !bias.G.Absent() {
-		b.sums(b.bytes(dyNO), N, O)
+		b.sums(b.bytes(dyNO), cuda.SumParts(N, O), O)
 	}
 	if class(dyNO) == compute.Wide && (learns || !dxNI.Absent()) {
 		b.moves((wide + narrow) * float64(dyNO.Len()))
@@ -508,7 +513,7 @@ func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, _, _ compute.
 		b.moves(2 * moved)
 	}
 	if !w.G.Absent() {
-		b.sums(moved, len(rows), w.Cols)
+		b.sums(moved, cuda.SumParts(len(rows), w.Cols), w.Cols)
 	}
 }
 

@@ -458,6 +458,20 @@ func BenchmarkAdamW(b *testing.B) {
 	})
 }
 
+// normGrad returns a case of RMSNormGrad, in one pass for rows of up to so many columns.
+func normGrad(onePass int) func(x *bench) (bytes float64, op func()) {
+	return func(x *bench) (float64, func()) {
+		dx, dy, in, r, w :=
+			x.wide(x.N*x.D), x.narrow(x.N*x.D), x.wide(x.N*x.D), x.wide(x.N), x.param(1, x.D, true)
+		return 14 * float64(x.N*x.D), func() {
+			of := &x.be.(*Backend).onePass
+			defer func(n int) { *of = n }(*of)
+			*of = onePass
+			x.be.RMSNormGrad(dx, w, dy, in, r, true)
+		}
+	}
+}
+
 // BenchmarkElementwise is everything else that a block has, for a pack.
 func BenchmarkElementwise(b *testing.B) {
 	benchmarks(b, func(x *bench) {
@@ -477,12 +491,8 @@ func BenchmarkElementwise(b *testing.B) {
 					x.narrow(x.N*x.D), x.wide(x.N*x.D), x.wide(x.N), x.param(1, x.D, false)
 				return 6 * N * D, func() { x.be.RMSNorm(y, r, in, w, 1e-6) }
 			}},
-			{"RMSNormGrad", func(x *bench) (float64, func()) {
-				dx, dy, in, r, w :=
-					x.wide(x.N*x.D), x.narrow(x.N*x.D), x.wide(x.N*x.D), x.wide(x.N),
-					x.param(1, x.D, true)
-				return 14 * N * D, func() { x.be.RMSNormGrad(dx, w, dy, in, r, true) }
-			}},
+			{"RMSNormGrad", normGrad(onePassNorm)},
+			{"RMSNormGrad in two passes", normGrad(0)},
 			{"Rope", func(x *bench) (float64, func()) {
 				q, table := x.narrow(x.N*x.H*x.E), x.wide(x.L*x.E)
 				return 4 * N * Q, func() { x.be.Rope(q, x.H, x.E, pos, table, false) }

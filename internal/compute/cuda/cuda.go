@@ -206,7 +206,8 @@ func (o Options) Scratch(w compute.Work) int64 {
 		// a product's Wide gradient, narrowed
 		use(int64(w.Tokens)*int64(w.Hidden)*narrow,
 			partialBytes(w.Tokens, max(w.Hidden, (w.Heads+2*w.KVHeads)*w.HeadDim)))
-		use(partialBytes(w.Tokens*w.Heads, w.HeadDim))
+		use(normPartBytes(w.Tokens, w.Hidden))
+		use(normPartBytes(w.Tokens*w.Heads, w.HeadDim))
 		if w.Taps > 0 {
 			use(partialBytes(w.Tokens, w.Taps))
 		}
@@ -260,6 +261,29 @@ func sumRows(N, D int) int {
 
 // partialBytes returns the size of such sums.
 func partialBytes(N, D int) int64 { return 4 * int64(blocks(N, sumRows(N, D))) * int64(D) }
+
+// Gradients of a norm's input and scale come from one pass over rows of up to onePassNorm columns,
+// eight a thread (8*NORM_THREADS in kernels/norm.cu).
+const (
+	onePassNorm  = 4096
+	normParts    = 1024 // the most blocks, whose sums are added in order
+	leastNormRow = 4    // the least rows of a block of one row at a time
+)
+
+// normRows returns the number of the N rows that one block of such a pass takes: eight at a time if
+// they are short.
+func normRows(N, D int) int {
+	least := leastNormRow
+	if D <= 256 {
+		least *= 8
+	}
+	return max(least, blocks(N, normParts))
+}
+
+// normPartBytes returns the size of the blocks' sums, at least that for fewer rows.
+func normPartBytes(N, D int) int64 {
+	return 4 * int64(min(normParts, blocks(N, normRows(0, D)))) * int64(D)
+}
 
 // decodeSplit is how many positions a block of the decode kernels takes
 // (ATTN_SPLIT in kernels/attention.cuh); defaultPage is the pages' usual size.

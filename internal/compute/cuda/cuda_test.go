@@ -106,3 +106,22 @@ func TestSumRows(t *testing.T) {
 		}
 	}
 }
+
+// Blocks of a norm's pass cover the rows, are at most so many, and need no more memory than is
+// planned for more rows.
+func TestNormRows(t *testing.T) {
+	for _, D := range []int{1, 64, 256, 257, 1536, onePassNorm} {
+		planned := int64(0)
+		for _, N := range []int{1, 4, 31, 33, 4095, 4096, 4097, 8193, 1 << 16, 1<<16 + 1, 1 << 27} {
+			rows := normRows(N, D)
+			if n := blocks(N, rows); n > normParts || n*rows < N {
+				t.Errorf("%d rows of %d: %d blocks of %d", N, D, n, rows)
+			}
+			bytes := normPartBytes(N, D)
+			if bytes < 4*int64(blocks(N, rows)*D) || bytes < planned {
+				t.Errorf("%d rows of %d: %d bytes, and %d for fewer", N, D, bytes, planned)
+			}
+			planned = bytes
+		}
+	}
+}

@@ -23,11 +23,7 @@ type Backend struct {
 	name   string
 	narrow dtype // of Narrow memory
 	sms    int   // multiprocessors
-	head   bounds
-	rows   int   // that one launch decodes
-	parts  int64 // the most bytes that parts of dk and dv take
-	least  int   // tiles of queries of such a part; benchmarks allow none
-	few    int   // the most rows of a product that quantised weights are not unpacked for
+	division
 
 	inUse, peak int64
 	blocks      map[driver.Ptr]int64 // all that is allocated, and its size
@@ -52,6 +48,16 @@ type Backend struct {
 
 	words [maxArgs]uint64         // arguments of the kernel that is launched
 	args  [maxArgs]unsafe.Pointer // their addresses
+}
+
+// division is how work is divided. Tests and benchmarks divide it otherwise.
+type division struct {
+	head    bounds
+	rows    int   // that one launch decodes
+	parts   int64 // the most bytes that parts of dk and dv take
+	least   int   // tiles of queries of such a part
+	few     int   // the most rows of a product that quantised weights are not unpacked for
+	onePass int   // the most columns of a norm whose gradients take one pass
 }
 
 var (
@@ -94,8 +100,9 @@ func open(o Options) (*Backend, error) {
 		}
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
-	b := &Backend{Options: o, dev: dev, narrow: narrow, sms: dev.Info().SMs, head: headLimits,
-		rows: decodeRows, parts: dkvPartBytes, least: leastQueries, few: fewRows,
+	b := &Backend{Options: o, dev: dev, narrow: narrow, sms: dev.Info().SMs,
+		division: division{head: headLimits, rows: decodeRows, parts: dkvPartBytes,
+			least: leastQueries, few: fewRows, onePass: onePassNorm},
 		blocks: map[driver.Ptr]int64{}, pins: map[driver.Ptr][]byte{}}
 	b.name = fmt.Sprintf("cuda/%s %s", map[dtype]string{f32: F32, bf16: BF16}[narrow],
 		dev.Info().Name)

@@ -528,6 +528,56 @@ func TestBeyond32Bits(t *testing.T) {
 	b.Free(cache)
 }
 
+// One pass for the gradients of a norm's input and scale has, in dx, the bits of two passes, and the
+// scale's sums are as near to those in float64. Rows are a warp's or a block's, and a block has one
+// turn, several, or more rows than the least.
+func TestNormPasses(t *testing.T) {
+	for _, shape := range [][2]int{{1, 256}, {33, 250}, {33*1024 + 7, 16}, {3, 264}, {9, 4096},
+		{4*1024 + 3, 257}, {5, 4097}} {
+		N, D := shape[0], shape[1]
+		for _, narrow := range []bool{false, true} {
+			b := start(t, Options{})
+			s := set(t, b)
+			class := compute.Wide
+			if narrow {
+				class = compute.Narrow
+			}
+			x, dy := s.put(class, s.normal(N*D)), s.put(compute.Narrow, s.normal(N*D))
+			rstd, w := s.put(compute.Wide, s.normal(N)), s.param(1, D)
+			w.Offset = 1
+			begin := s.normal(D)
+			run := func(columns int, acc bool) (dx, g []float32) {
+				defer func(n int) { b.onePass = n }(b.onePass)
+				b.onePass = columns
+				out := s.put(class, seq(N*D, 0.25))
+				b.Upload(w.G, begin)
+				b.RMSNormGrad(out, w, dy, x, rstd, acc)
+				return s.down(out), s.down(w.G)
+			}
+			hx, hdy, hr := s.down(x), s.down(dy), s.down(rstd)
+			want, size := make([]float64, D), make([]float64, D)
+			for i := range hx {
+				term := float64(hdy[i]) * float64(hx[i]) * float64(hr[i/D])
+				want[i%D] += term
+				size[i%D] += math.Abs(term)
+			}
+			for _, acc := range []bool{false, true} {
+				name := fmt.Sprintf("%d rows of %d, narrow=%v acc=%v", N, D, narrow, acc)
+				dx, g := run(onePassNorm, acc)
+				twice, _ := run(0, acc)
+				s.same(name, dx, twice)
+				for d, sum := range g {
+					sum -= begin[d]
+					if e := math.Abs(float64(sum) - want[d]); e > 2e-6*(size[d]+10) {
+						t.Fatalf("%s: the scale's gradient [%d] is %v, want %v", name, d, sum,
+							want[d])
+					}
+				}
+			}
+		}
+	}
+}
+
 // w0 is the first row of w as a norm's weights.
 func w0(w *compute.Param) *compute.Param {
 	return &compute.Param{Name: "w0", Rows: 1, Cols: w.Cols, W: w.W.Slice(0, w.Cols)}

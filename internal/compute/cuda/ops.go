@@ -23,9 +23,7 @@ type kernelSet struct {
 	// to Wide
 	addNarrow                     *driver.Kernel
 	embedGrad                     *driver.Kernel
-	rmsNorm                       [2][2]*driver.Kernel // x, y
-	rmsNormGrad                   [2][2]*driver.Kernel // dy, x and dx
-	rmsNormWGrad                  [2][2]*driver.Kernel // dy, x
+	norm                          normKernels
 	colSum                        [2]*driver.Kernel
 	addPartials                   *driver.Kernel
 	gemm                          [2][2]*driver.Kernel // a and b, c
@@ -44,6 +42,13 @@ type kernelSet struct {
 	quant                                            quantKernels
 	// moments float32 or coded; weights float32 or master
 	adamW [2][2]*driver.Kernel
+}
+
+// normKernels is the kernels of norms, by their types: grads computes both of the others' gradients.
+type normKernels struct {
+	forward     [2][2]*driver.Kernel // x, y
+	grad, grads [2][2]*driver.Kernel // dy, x and dx
+	wGrad       [2][2]*driver.Kernel // dy, x
 }
 
 // quantKernels is the kernels of quantised weights, by their type; dequant and few also by the
@@ -79,12 +84,16 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 		gatedConvU: pair("gated_conv_u"), gatedConv: pair("gated_conv"),
 		gatedConvGrad: pair("gated_conv_grad"), gatedConvWGrad: pair("gated_conv_wgrad"),
 		addNarrow: find("add_bf16_to_f32"), embedGrad: find("embed_grad"),
-		rmsNorm: [2][2]*driver.Kernel{{find("rmsnorm_f32_f32"), find("rmsnorm_f32_bf16")},
-			{nil, find("rmsnorm_bf16_bf16")}},
-		rmsNormGrad: [2][2]*driver.Kernel{{find("rmsnorm_grad_f32_f32_f32"), nil},
-			{find("rmsnorm_grad_f32_bf16_f32"), find("rmsnorm_grad_bf16_bf16_bf16")}},
-		rmsNormWGrad: [2][2]*driver.Kernel{{find("rmsnorm_wgrad_f32_f32"), nil},
-			{find("rmsnorm_wgrad_bf16_f32"), find("rmsnorm_wgrad_bf16_bf16")}},
+		norm: normKernels{
+			forward: [2][2]*driver.Kernel{{find("rmsnorm_f32_f32"), find("rmsnorm_f32_bf16")},
+				{nil, find("rmsnorm_bf16_bf16")}},
+			grad: [2][2]*driver.Kernel{{find("rmsnorm_grad_f32_f32_f32"), nil},
+				{find("rmsnorm_grad_f32_bf16_f32"), find("rmsnorm_grad_bf16_bf16_bf16")}},
+			grads: [2][2]*driver.Kernel{{find("rmsnorm_grads_f32_f32_f32"), nil},
+				{find("rmsnorm_grads_f32_bf16_f32"), find("rmsnorm_grads_bf16_bf16_bf16")}},
+			wGrad: [2][2]*driver.Kernel{{find("rmsnorm_wgrad_f32_f32"), nil},
+				{find("rmsnorm_wgrad_bf16_f32"), find("rmsnorm_wgrad_bf16_bf16")}},
+		},
 		colSum: pair("colsum"), addPartials: find("add_partials"),
 		gemm: [2][2]*driver.Kernel{{find("gemm_f32_f32_f32"), nil},
 			{find("gemm_bf16_bf16_f32"), find("gemm_bf16_bf16_bf16")}},
@@ -256,7 +265,7 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps 
 	if N == 0 {
 		return
 	}
-	k := b.k.rmsNorm[x.t][y.t]
+	k := b.k.norm.forward[x.t][y.t]
 	if k == nil {
 		panic("cuda: RMSNorm: x is Narrow and y Wide")
 	}
@@ -296,7 +305,7 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
 				"cuda: %s: dx is %v with rows %d apart, x %v with rows %d apart: want the same", op,
 				dx.t, dxRow, x.t, row))
 	}
-	k, kw := b.k.rmsNormGrad[dy.t][x.t], b.k.rmsNormWGrad[dy.t][x.t]
+	k := b.k.norm.grad[dy.t][x.t]
 	var g view
 	if !w.G.Absent() {
 		g = wide(op, "G", w.G, D)
@@ -308,14 +317,27 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
 		panic("cuda: RMSNormGrad: x is Narrow and dy Wide")
 	}
 	defer b.enter()()
+	W := b.weights(op, w, f32)
+	if g.n > 0 && D <= b.onePass {
+		rows, part := normRows(N, D), b.scratch(normPartBytes(N, D))[0]
+		size := normGrid(N, D)
+		if size.x = blocks(N, rows); D <= 256 {
+			size.shared = 8192
+		}
+		b.launch(b.k.norm.grads[dy.t][x.t], size, at(dx.p), at(part), at(dy.p), at(x.p),
+			at(rstd.p), at(W.p), whole(N), whole(D), whole(heads), whole(row), flag(acc),
+			real(w.Offset), whole(rows))
+		b.addPartials(g, part, size.x, D)
+		return
+	}
 	if g.n > 0 {
 		rows := sumRows(N, D)
 		parts, part := blocks(N, rows), b.scratch(partialBytes(N, D))[0]
-		b.launch(kw, grid{blocks(D, 2048), parts, 1, 256, 8192}, at(part), at(dy.p), at(x.p),
-			at(rstd.p), whole(N), whole(D), whole(heads), whole(row), whole(rows))
+		b.launch(b.k.norm.wGrad[dy.t][x.t], grid{blocks(D, 2048), parts, 1, 256, 8192}, at(part),
+			at(dy.p), at(x.p), at(rstd.p), whole(N), whole(D), whole(heads), whole(row),
+			whole(rows))
 		b.addPartials(g, part, parts, D)
 	}
-	W := b.weights(op, w, f32)
 	b.launch(k, normGrid(N, D), at(dx.p), at(dy.p), at(x.p), at(rstd.p), at(W.p), whole(N),
 		whole(D), whole(heads), whole(row), flag(acc), real(w.Offset))
 }
@@ -330,9 +352,9 @@ func (b *Backend) columnSums(g view, dy matrix, part driver.Ptr) {
 	b.addPartials(g, part, parts, O)
 }
 
-// addPartials adds parts rows of D sums to g, in ascending order.
+// addPartials adds parts rows of D sums to g, in a fixed order.
 func (b *Backend) addPartials(g view, part driver.Ptr, parts, D int) {
-	b.launch(b.k.addPartials, grid{blocks(D, 64), 1, 1, 64, 0}, at(g.p), at(part), whole(parts),
+	b.launch(b.k.addPartials, grid{blocks(D, 32), 1, 1, 512, 2048}, at(g.p), at(part), whole(parts),
 		whole(D))
 }
 

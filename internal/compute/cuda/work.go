@@ -29,6 +29,15 @@ func SampleRows(R, V int) int { return headLimits.sample.whole(R, V).rows }
 // SumParts returns the number of parts in which the sums down the columns of N rows are taken.
 func SumParts(N, D int) int { return blocks(N, sumRows(N, D)) }
 
+// NormParts returns the number of parts in which one pass of RMSNormGrad over N rows sums the scale's
+// gradient, or 0 where rows are too long for one pass.
+func NormParts(N, D int) int {
+	if D > onePassNorm {
+		return 0
+	}
+	return blocks(N, normRows(N, D))
+}
+
 // DecodeSplits returns how many blocks decode a row for each of its key/value heads.
 func DecodeSplits(mostPages, pageTokens int) int {
 	return blocks((mostPages+63)&^63*pageTokens, decodeSplit)

@@ -21,7 +21,7 @@ import (
 //	    in a layer that mixes by attention
 //	    q, k, v = h wqᵀ + bq, h wkᵀ + bk, h wvᵀ + bv         without biases unless QKVBias
 //	    q, k = qn(q), kn(k)                                 as QKNorm says
-//	    q, k = rotated by the frequencies of rope           unless rope is nil
+//	    q, k = rotated by the frequencies of query and rope unless there are none
 //	    a = attention(q, k, v) woᵀ                          scale; the last window positions
 //	    in one that mixes by a short convolution
 //	    b, c, u = parts of h winᵀ
@@ -43,7 +43,7 @@ type Spec struct {
 	Scale             float64 // of attention
 	Embed, Residual   float64
 	Final             float64         // 1 for a scorer
-	Ropes             []rope.Rotation // indexed by Layer.Rope
+	Ropes             []rope.Rotation // indexed by Layer.Rope and Layer.Query
 	Layers            []Layer
 }
 
@@ -51,6 +51,7 @@ type Spec struct {
 type Layer struct {
 	Mixer  mixer
 	Rope   int // index into Spec.Ropes; -1: no rotation
+	Query  int // the same of queries, which may be scaled by position
 	Window int // positions in the attention window, the token's own included; 0: all
 }
 
@@ -98,12 +99,16 @@ type Family struct {
 	AttentionOf string  // key of an attention scale of its own: "" is 1/sqrt(HeadDim)
 
 	Windows     windowing
-	NoRope      bool   // no_rope_layers
-	Multipliers bool   // embedding_multiplier, residual_multiplier and logits_scaling
-	SqrtEmbed   bool   // the embedding's output is multiplied by sqrt(Hidden)
-	ActKey      string // key of the activation; "" is hidden_act
-	Convs       bool   // layer_types may have "conv", with conv_L_cache taps
-	EpsKey      string // key of the norms' eps; "" is rms_norm_eps
+	NullWindow  bool      // with EveryLayer: no window where sliding_window is absent
+	FullEvery   int       // with LayerByType: without layer_types, every n-th layer has no window
+	LocalRope   LocalRope // rotation in the layers with a window
+	NoRope      bool      // no_rope_layers
+	QueryScale  bool      // llama_4_scaling_beta among the rotary settings
+	Multipliers bool      // embedding_multiplier, residual_multiplier and logits_scaling
+	SqrtEmbed   bool      // the embedding's output is multiplied by sqrt(Hidden)
+	ActKey      string    // key of the activation; "" is hidden_act
+	Convs       bool      // layer_types may have "conv", with conv_L_cache taps
+	EpsKey      string    // key of the norms' eps; "" is rms_norm_eps
 	// names of modules that are not Llama's, by Llama's
 	Modules map[string]string
 }
@@ -132,8 +137,18 @@ const (
 	Switched                    // use_sliding_window must be false
 	EveryLayer                  // sliding_window holds for all layers
 	// sliding_window holds for the layers that layer_types names, or for all but every
-	// sliding_window_pattern-th; their rotary base is rope_local_base_freq
+	// sliding_window_pattern-th
 	LayerByType
+)
+
+// LocalRope is the rotary base of layers with a window where it is not that of the others. Such
+// layers rotate without scaling, and rope_parameters may be given by type of layer.
+type LocalRope int
+
+const (
+	Alike    LocalRope = iota // all layers rotate alike
+	OwnBase                   // rope_local_base_freq
+	SameBase                  // rope_theta
 )
 
 // Families is the table of architectures: a new one that Spec can describe is a row here.
@@ -143,12 +158,15 @@ var Families = map[string]Family{
 		Windows: Switched},
 	"Llama":   {ModelType: "llama", Spec: Spec{PreNorm: true}, KVHeads: true},
 	"Mistral": {ModelType: "mistral", Spec: Spec{PreNorm: true}, Windows: EveryLayer},
+	"Ministral3": {ModelType: "ministral3", Spec: Spec{PreNorm: true}, HeadDim: 128, Eps: 1e-5,
+		Windows: EveryLayer, NullWindow: true, QueryScale: true},
 	"Gemma3": {ModelType: "gemma3_text",
 		Spec: Spec{PreNorm: true, PostNorm: true, NormOffset: 1, QKNorm: HeadNorm,
 			Act: GELUTanh},
 		Scorer:  "Gemma3TextForSequenceClassification",
 		HeadDim: 256, Tied: true, Theta: 1e6, AttentionOf: "query_pre_attn_scalar",
-		Windows: LayerByType, SqrtEmbed: true, ActKey: "hidden_activation"},
+		Windows: LayerByType, FullEvery: 6, LocalRope: OwnBase, SqrtEmbed: true,
+		ActKey: "hidden_activation"},
 	"SmolLM3": {ModelType: "smollm3", Spec: Spec{PreNorm: true}, Tied: true, Theta: 2e6,
 		Windows: Switched, NoRope: true},
 	"Olmo2": {ModelType: "olmo2", Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
@@ -160,6 +178,8 @@ var Families = map[string]Family{
 			"self_attn.q_norm": "self_attn.q_layernorm", "self_attn.k_norm": "self_attn.k_layernorm",
 			"self_attn.o_proj": "self_attn.out_proj", "mlp.gate_proj": "feed_forward.w1",
 			"mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2"}},
+	"Olmo3": {ModelType: "olmo3", Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
+		Theta: 5e5, KVHeads: true, Windows: LayerByType, FullEvery: 4, LocalRope: SameBase},
 	"Granite": {ModelType: "granite", Spec: Spec{PreNorm: true}, KVHeads: true,
 		AttentionOf: "attention_multiplier", Multipliers: true},
 }

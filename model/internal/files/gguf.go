@@ -25,7 +25,7 @@ type ggufArch struct {
 	norms    map[string]string // names of a block's norms that differ from ggufNames
 	keys     map[string]string // more keys of config.json, as in ggufKeys
 	// finish adds the keys of config.json that such files imply without naming them.
-	finish func(c map[string]any)
+	finish func(c map[string]any) error
 }
 
 // ggufArchs is the table of supported architectures, by general.architecture: a new one is a row.
@@ -41,25 +41,55 @@ var ggufArchs = map[string]ggufArch{
 			"attention.sliding_window_pattern": "sliding_window_pattern",
 			"rope.freq_base_swa":               "rope_local_base_freq"},
 		finish: finishGemma3},
+	"mistral3": {model: "ministral3", class: "Ministral3ForCausalLM", permuted: true,
+		finish: func(c map[string]any) error {
+			if c["query_beta"] == nil { // a Mistral of before, as it is converted now
+				c["model_type"], c["architectures"] = "mistral", []string{"MistralForCausalLM"}
+				c["sliding_window"] = nil
+			}
+			return nil
+		},
+		keys: map[string]string{"attention.temperature_scale": "query_beta",
+			"rope.scaling.yarn_log_multiplier": "mscale_all_dim"}},
 	"smollm3": {model: "smollm3", class: "SmolLM3ForCausalLM", permuted: true},
+	// also OLMo 3, whose files have a window
 	"olmo2": {model: "olmo2", class: "Olmo2ForCausalLM",
 		norms: map[string]string{"post_attention_layernorm": "post_attention_norm",
-			"post_feedforward_layernorm": "post_ffw_norm"}},
+			"post_feedforward_layernorm": "post_ffw_norm"},
+		keys: map[string]string{"attention.sliding_window": "sliding_window",
+			"attention.sliding_window_pattern": "sliding_window_pattern",
+			"rope.freq_base_swa":               "rope_local_base_freq"},
+		finish: finishOlmo},
 	"granite": {model: "granite", class: "GraniteForCausalLM", permuted: true,
 		keys: map[string]string{"attention.scale": "attention_multiplier",
 			"embedding_scale": "embedding_multiplier",
 			"residual_scale":  "residual_multiplier", "logit_scale": "logits_scaling"},
-		finish: func(c map[string]any) {
+		finish: func(c map[string]any) error {
 			if _, ok := c["attention_multiplier"]; !ok {
 				c["attention_multiplier"] = 1 / math.Sqrt(c["head_dim"].(float64))
 			}
+			return nil
 		}},
+}
+
+// finishOlmo makes a file with a window an OLMo 3. llama.cpp has one rotary base for all of its
+// layers.
+func finishOlmo(c map[string]any) error {
+	if n, ok := c["sliding_window"].(float64); !ok || n == 0 {
+		delete(c, "sliding_window")
+		return nil
+	}
+	c["model_type"], c["architectures"] = "olmo3", []string{"Olmo3ForCausalLM"}
+	if local, ok := c["rope_local_base_freq"]; ok && local != c["rope_theta"] {
+		return fmt.Errorf("key \"olmo2.rope.freq_base_swa\": %v, and rope.freq_base %v: %w: llama.cpp has one base for all layers", local, c["rope_theta"], rope.ErrUnsupported)
+	}
+	return nil
 }
 
 // finishGemma3 adds query_pre_attn_scalar, from which the attention scale follows: head_dim, but
 // hidden_size / heads in the 27B model, which llama.cpp recognizes by its 62 layers. It turns
 // sliding windows off in a file that gives none.
-func finishGemma3(c map[string]any) {
+func finishGemma3(c map[string]any) error {
 	c["query_pre_attn_scalar"] = c["head_dim"]
 	if layers := c["num_hidden_layers"].(float64); layers == 62 {
 		c["query_pre_attn_scalar"] = math.Floor(
@@ -71,6 +101,7 @@ func finishGemma3(c map[string]any) {
 	} else if _, ok := c["sliding_window_pattern"]; !ok {
 		c["sliding_window_pattern"] = 6
 	}
+	return nil
 }
 
 // ggufKeys has the key of config.json for a GGUF file's key without "ARCH.".
@@ -96,7 +127,7 @@ var ggufChecked = map[string]float64{
 	"rope.scaling.original_context_length": math.NaN(),
 	"rope.scaling.yarn_beta_fast":          math.NaN(), "rope.scaling.yarn_beta_slow": math.NaN(),
 	"rope.scaling.finetuned": math.NaN(), "pooling_type": math.NaN(),
-	"rope.scaling.attn_factor": 1, "rope.scaling.yarn_attn_factor": 1,
+	"rope.scaling.attn_factor": math.NaN(), "rope.scaling.yarn_attn_factor": math.NaN(),
 	"rope.scaling.yarn_ext_factor": 1, "rope.scaling.yarn_log_multiplier": 0,
 	"attention.causal": 1, "expert_count": 0, "expert_used_count": 0, "attention.sliding_window": 0,
 	"attention.max_alibi_bias": 0,
@@ -215,6 +246,16 @@ func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
 		if to == "" {
 			to = ggufKeys[short]
 		}
+		if list, has, err := f.Bools(key); has && err == nil && to == "sliding_window_pattern" {
+			types := make([]string, len(list))
+			for i, window := range list {
+				if types[i] = "full_attention"; window {
+					types[i] = "sliding_attention"
+				}
+			}
+			c["layer_types"] = types
+			continue
+		}
 		v, err := scalar(f, key)
 		if err != nil {
 			return nil, err
@@ -252,7 +293,9 @@ func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
 		return nil, err
 	}
 	if a.finish != nil {
-		a.finish(c)
+		if err := a.finish(c); err != nil {
+			return nil, err
+		}
 	}
 	return c, a.rope(f, arch, c)
 }
@@ -336,9 +379,22 @@ func (a ggufArch) rope(f *gguf.Reader, arch string, c map[string]any) error {
 	original, given := number("rope.scaling.original_context_length")
 	fast, isFast := number("rope.scaling.yarn_beta_fast")
 	slow, isSlow := number("rope.scaling.yarn_beta_slow")
+	times, isTimes := number("rope.scaling.attn_factor")
+	attention, isAttention := number("rope.scaling.yarn_attn_factor")
 	for _, err := range errs {
 		if err != nil {
 			return err
+		}
+	}
+	for short, wrong := range map[string]bool{
+		"rope.scaling.attn_factor": isTimes && times != 1 && kind != "yarn",
+		// the converter writes attention_factor of config.json, which llama.cpp does not read
+		"rope.scaling.yarn_attn_factor": isAttention && attention != 1 && (kind != "yarn" ||
+			math.Abs(attention-rope.YarnAttention(factor, 1)) > 1e-5),
+	} {
+		if wrong {
+			return fmt.Errorf("key %q: %w: use a model without it", arch+"."+short,
+				rope.ErrUnsupported)
 		}
 	}
 	switch {
@@ -356,6 +412,20 @@ func (a ggufArch) rope(f *gguf.Reader, arch string, c map[string]any) error {
 		}
 		if isSlow {
 			yarn["beta_slow"] = slow
+		}
+		all, ok := c["mscale_all_dim"].(float64)
+		if delete(c, "mscale_all_dim"); ok && all != 0 {
+			attention = rope.YarnAttention(factor, 1) / rope.YarnAttention(factor, all)
+		} else {
+			attention = rope.YarnAttention(factor, 1)
+		}
+		if isTimes {
+			attention *= times
+		}
+		yarn["attention_factor"] = attention
+		if beta, ok := c["query_beta"]; ok {
+			yarn["llama_4_scaling_beta"] = beta
+			delete(c, "query_beta")
 		}
 		c["rope_scaling"] = yarn
 	default:

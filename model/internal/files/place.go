@@ -2,7 +2,7 @@
 //
 //	place.go   a Hugging Face folder, or a GGUF file that is read as one
 //	gguf.go    llama.cpp's names, keys and orders of rows
-//	prefix.go  tensors whose names have one prefix more or less
+//	prefix.go  tensors whose names have one prefix more or less; models that also read images
 //	widen.go   tensors to float32, on all cores
 package files
 

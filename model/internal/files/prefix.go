@@ -1,6 +1,13 @@
 package files
 
-import "strings"
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"gad/model/internal/rope"
+)
 
 // prefixed renames tensors that have one prefix more or less than those of a released folder, as
 // torch.compile, DistributedDataParallel, vision models and bare models write them.
@@ -55,6 +62,46 @@ func (p prefixed) Names() (names []string) {
 		names = append(names, name)
 	}
 	return names
+}
+
+// textOf has, by model_type of a model that also reads images, the model_type of its text part.
+var textOf = map[string][]string{"mistral3": {"ministral3", "mistral"}}
+
+// visual are the parts of such models that a language model does without.
+var visual = []string{"vision_tower.", "multi_modal_projector."}
+
+// Visual reports whether a tensor belongs to the part of a model that reads images, which is left.
+func Visual(name string) bool {
+	name = strings.TrimPrefix(name, bareOf)
+	return slices.ContainsFunc(visual, func(part string) bool {
+		return strings.HasPrefix(name, part)
+	})
+}
+
+// TextConfig returns the keys of config.json's text_config if raw is that of a model which also
+// reads images and whose text part is a language model by itself: with the outer keys of dtype,
+// tokens and quantisation that text_config lacks. Otherwise it returns raw.
+func TextConfig(raw map[string]json.RawMessage) (map[string]json.RawMessage, error) {
+	var outer, inner string
+	if json.Unmarshal(raw["model_type"], &outer) != nil || textOf[outer] == nil {
+		return raw, nil
+	}
+	var text map[string]json.RawMessage
+	if err := json.Unmarshal(raw["text_config"], &text); err != nil || text == nil {
+		return nil, fmt.Errorf("key \"text_config\": is missing, or no object: a %s has one", outer)
+	}
+	if json.Unmarshal(text["model_type"], &inner) != nil ||
+		!slices.Contains(textOf[outer], inner) {
+		return nil, fmt.Errorf("key \"text_config\": model_type %q: %w: the text part of a %s is read if it is %s", inner, rope.ErrUnsupported, outer, strings.Join(textOf[outer], " or "))
+	}
+	for _, key := range []string{"dtype", "torch_dtype", "tie_word_embeddings", "bos_token_id",
+		"eos_token_id", "pad_token_id", "quantization_config"} {
+		if _, ok := text[key]; !ok && raw[key] != nil {
+			text[key] = raw[key]
+		}
+	}
+	delete(text, "architectures")
+	return text, nil
 }
 
 // Hugging Face's names of the embedding, the language model's head and the scorer's head.

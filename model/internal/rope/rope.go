@@ -34,6 +34,10 @@ type Scaling struct {
 	LowFreqFactor, HighFreqFactor       float64 // llama3
 	AttentionFactor, BetaFast, BetaSlow float64 // yarn
 	Exact                               bool    // yarn
+
+	// Queries at position p are multiplied by 1 + QueryBeta*log(1 + floor(p/OriginalMaxPosition)):
+	// llama_4_scaling_beta
+	QueryBeta float64 // yarn
 }
 
 // Encode returns the rule as the object rope_scaling of config.json, with transformers' keys.
@@ -42,17 +46,33 @@ func (s *Scaling) Encode() map[string]any {
 	case "linear":
 		return map[string]any{"rope_type": s.Type, "factor": s.Factor}
 	case "yarn":
-		return map[string]any{"rope_type": s.Type, "factor": s.Factor,
+		keys := map[string]any{"rope_type": s.Type, "factor": s.Factor,
 			"original_max_position_embeddings": s.OriginalMaxPosition,
 			"attention_factor":                 s.AttentionFactor, "beta_fast": s.BetaFast,
 			"beta_slow": s.BetaSlow,
 			"truncate":  !s.Exact}
+		if s.QueryBeta != 0 {
+			keys["llama_4_scaling_beta"] = s.QueryBeta
+		}
+		return keys
 	}
 	return map[string]any{"rope_type": "llama3", "factor": s.Factor,
 		"low_freq_factor":                  s.LowFreqFactor,
 		"high_freq_factor":                 s.HighFreqFactor,
 		"original_max_position_embeddings": s.OriginalMaxPosition}
 }
+
+// YarnAttention returns YaRN's factor of cosines and sines: a logarithm of the factor by which
+// positions are stretched, times mscale.
+func YarnAttention(factor, mscale float64) float64 {
+	if factor <= 1 {
+		return 1
+	}
+	return 0.1*mscale*math.Log(factor) + 1
+}
+
+// YarnAttention returns the AttentionFactor that YaRN has by itself.
+func (s *Scaling) YarnAttention() float64 { return YarnAttention(s.Factor, 1) }
 
 // Validate refuses an unknown type and numbers out of its bounds.
 func (s *Scaling) Validate() error {
@@ -70,9 +90,11 @@ func (s *Scaling) Validate() error {
 	case "yarn":
 		if !factor || !original ||
 			!(s.BetaSlow > 0 && s.BetaSlow <= s.BetaFast && s.BetaFast <= 1e6) ||
-			!(s.AttentionFactor > 0 && s.AttentionFactor <= 1e3) {
-			return fmt.Errorf("rope scaling yarn: factor %g, original_max_position_embeddings %d, beta_slow %g, beta_fast %g, attention factor %g: expected factor >= 1, 0 < beta_slow <= beta_fast, and positive numbers",
-				s.Factor, s.OriginalMaxPosition, s.BetaSlow, s.BetaFast, s.AttentionFactor)
+			!(s.AttentionFactor > 0 && s.AttentionFactor <= 1e3) ||
+			!(s.QueryBeta >= 0 && s.QueryBeta <= 1e3) {
+			return fmt.Errorf("rope scaling yarn: factor %g, original_max_position_embeddings %d, beta_slow %g, beta_fast %g, attention factor %g, llama_4_scaling_beta %g: expected factor >= 1, 0 < beta_slow <= beta_fast, and positive numbers",
+				s.Factor, s.OriginalMaxPosition, s.BetaSlow, s.BetaFast, s.AttentionFactor,
+				s.QueryBeta)
 		}
 	default:
 		return fmt.Errorf("rope scaling %q: %w: use %s", s.Type, ErrUnsupported,
@@ -86,6 +108,7 @@ type Rotation struct {
 	HeadDim int
 	Theta   float64  // base of the frequencies
 	Scaling *Scaling // nil: unscaled frequencies
+	Query   bool     // for queries: scaled by position, as Scaling.QueryBeta says
 }
 
 // freq returns the angle, in radians, by which pair e of a head turns from one position to the
@@ -156,10 +179,13 @@ func (r Rotation) Table(positions int) []float32 {
 	}
 	table := make([]float32, positions*r.HeadDim)
 	for p := range positions {
-		row := table[p*r.HeadDim:][:r.HeadDim]
+		row, times := table[p*r.HeadDim:][:r.HeadDim], factor
+		if r.Query && r.Scaling != nil && r.Scaling.QueryBeta != 0 {
+			times *= 1 + r.Scaling.QueryBeta*math.Log1p(float64(p/r.Scaling.OriginalMaxPosition))
+		}
 		for e, f := range freq {
 			sin, cos := math.Sincos(float64(float32(p) * f))
-			row[e], row[half+e] = float32(factor*cos), float32(factor*sin)
+			row[e], row[half+e] = float32(times*cos), float32(times*sin)
 		}
 	}
 	return table

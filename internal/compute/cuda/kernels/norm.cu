@@ -165,6 +165,83 @@ KERNEL(NORM_THREADS, rmsnorm_grad_bf16_bf16_bf16, bf16 *dx, const bf16 *dy, cons
     rmsnorm_grad(dx, dy, x, rstd, w, N, D, heads, x_row, acc, offset);
 }
 
+// rmsnorm_grads_DX_DY_X: rmsnorm_grad and rmsnorm_wgrad (below) in one pass over dy and x, for D up
+// to 8*NORM_THREADS:
+//   part[b,d] = Σ_n dy[n,d]*x[n,d]*rstd[n], n of block b;  add_partials then adds part to w.G
+// Block b has the rows b*rows_per_block and on: all its threads one after another, or if D <= 256
+// each of its 8 warps every eighth, and then the warps' sums are added in order. dx has the bits of
+// rmsnorm_grad. Launch as there, but for
+//
+//   grid     x: ceil(N/rows_per_block), which like the threads is part of the order of the sums
+//   shared   D <= 256: 8192 bytes, else 128
+template <bool WIDE, class DX, class DY, class X>
+DEVICE void rmsnorm_grads_rows(DX *dx, float *part, const DY *dy, const X *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc, float offset, int rows_per_block) {
+    bool warps = D <= NORM_WARP;
+    int lanes = warps ? WARP : blockDim.x, G = blockDim.x / lanes, row = threadIdx.x / lanes, d = 8 * (int)(threadIdx.x % lanes);
+    i64 from = (i64)blockIdx.x * rows_per_block, to = min(from + rows_per_block, (i64)N);
+    bool has = d < D;
+    Vec total;
+#pragma unroll
+    for (int j = 0; j < 8; j++) total.v[j] = 0;
+    for (i64 n = from + row; n < to; n += G) {
+        i64 at = norm_at(n, D, heads, x_row) + d;
+        Vec g, a, old, ww;
+        float r = rstd[n], sum = 0;
+        if (has) {
+            load(ww, w + d, D - d, WIDE);
+            load(g, dy + n * D + d, D - d, WIDE);
+            load(a, x + at, D - d, WIDE);
+            if (WIDE && acc) load(old, dx + at, D - d, WIDE);
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                total.v[j] = fmaf(g.v[j], a.v[j] * r, total.v[j]);
+                g.v[j] *= ww.v[j] + offset;
+                sum = fmaf(g.v[j], a.v[j], sum);
+            }
+        }
+        float k = r * r * (norm_sum(sum, D) / D);
+        if (!has) continue;
+        if (!WIDE && acc) load(old, dx + at, D - d, WIDE);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            float y = fmaf(-a.v[j], k, g.v[j]);
+            old.v[j] = acc ? fmaf(r, y, old.v[j]) : r * y;
+        }
+        store(dx + at, old, D - d, WIDE);
+    }
+    part += (i64)blockIdx.x * D;
+    if (!warps) {
+        if (has) store(part + d, total, D - d, WIDE);
+        return;
+    }
+    float *sums = (float *)shared(); // [G, D]
+    if (has)
+        for (int j = 0; j < 8; j++)
+            if (d + j < D) sums[row * D + d + j] = total.v[j];
+    __syncthreads();
+    for (int c = threadIdx.x; c < D; c += blockDim.x) {
+        float sum = sums[c];
+        for (int i = 1; i < G; i++) sum += sums[i * D + c];
+        part[c] = sum;
+    }
+}
+template <class DX, class DY, class X>
+DEVICE void rmsnorm_grads(DX *dx, float *part, const DY *dy, const X *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc, float offset, int rows_per_block) {
+    if ((D | x_row) % 8 == 0 && aligned(dx, part, dy, x, w))
+        rmsnorm_grads_rows<true>(dx, part, dy, x, rstd, w, N, D, heads, x_row, acc, offset, rows_per_block);
+    else
+        rmsnorm_grads_rows<false>(dx, part, dy, x, rstd, w, N, D, heads, x_row, acc, offset, rows_per_block);
+}
+KERNEL(NORM_THREADS, rmsnorm_grads_f32_f32_f32, float *dx, float *part, const float *dy, const float *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc, float offset, int rows_per_block) {
+    rmsnorm_grads(dx, part, dy, x, rstd, w, N, D, heads, x_row, acc, offset, rows_per_block);
+}
+KERNEL(NORM_THREADS, rmsnorm_grads_f32_bf16_f32, float *dx, float *part, const bf16 *dy, const float *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc, float offset, int rows_per_block) {
+    rmsnorm_grads(dx, part, dy, x, rstd, w, N, D, heads, x_row, acc, offset, rows_per_block);
+}
+KERNEL(NORM_THREADS, rmsnorm_grads_bf16_bf16_bf16, bf16 *dx, float *part, const bf16 *dy, const bf16 *x, const float *rstd, const float *w, int N, int D, int heads, int x_row, int acc, float offset, int rows_per_block) {
+    rmsnorm_grads(dx, part, dy, x, rstd, w, N, D, heads, x_row, acc, offset, rows_per_block);
+}
+
 // Sums down columns, in two steps: of rows b*rows_per_block and on to part[b,d],
 // then add_partials. Launch of rmsnorm_wgrad_* and colsum_*:
 //
@@ -239,13 +316,21 @@ template <class T> DEVICE void colsum(float *part, const T *dy, int N, int D, in
 KERNEL(COLUMN_THREADS, colsum_f32, float *part, const float *dy, int N, int D, int dy_row, int rows_per_block) { colsum(part, dy, N, D, dy_row, rows_per_block); }
 KERNEL(COLUMN_THREADS, colsum_bf16, float *part, const bf16 *dy, int N, int D, int dy_row, int rows_per_block) { colsum(part, dy, N, D, dy_row, rows_per_block); }
 
-// add_partials: g[d] += Σ_b part[b,d], b ascending, for part [blocks,D].
-// Launch: up to 256 threads (64 spreads a narrow D wider), grid x: any, best ceil(D/threads); no shared memory.
-KERNEL(COLUMN_THREADS, add_partials, float *g, const float *part, int blocks, int D) {
-    for (int d = blockIdx.x * blockDim.x + threadIdx.x; d < D; d += gridDim.x * blockDim.x) {
-        float sum = 0;
+// add_partials: g[d] += Σ_b part[b,d] for part [blocks,D]: lane i of PART_LANES takes every so many
+// b from i on, in ascending order, and the lanes are added in order.
+//   grid ceil(D/32), 512 threads, 2048 bytes of shared memory.
+#define PART_LANES 16
+KERNEL(PART_LANES *WARP, add_partials, float *g, const float *part, int blocks, int D) {
+    float *lanes = (float *)shared(); // [PART_LANES, WARP]
+    int d = blockIdx.x * WARP + threadIdx.x % WARP;
+    float sum = 0;
+    if (d < D) {
 #pragma unroll 16
-        for (int b = 0; b < blocks; b++) sum += part[(i64)b * D + d];
-        g[d] += sum;
+        for (int b = threadIdx.x / WARP; b < blocks; b += PART_LANES) sum += part[(i64)b * D + d];
     }
+    lanes[threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.x >= WARP || d >= D) return;
+    for (int i = 1; i < PART_LANES; i++) sum += lanes[i * WARP + threadIdx.x];
+    g[d] += sum;
 }
