@@ -173,7 +173,7 @@ def build(root, name, seed):
     named = {n.replace("model.language_model.", "model."): p for n, p in model.named_parameters() if p.grad is not None}
     save_file({n: p.grad.contiguous() for n, p in named.items()}, out / "expected_grad.safetensors")
     if name in STEPPED:
-        groups = [[p for p in named.values() if (p.dim() == 2) == matrix] for matrix in (True, False)]
+        groups = [[p for p in named.values() if (p.dim() > 1) == matrix] for matrix in (True, False)]
         torch.optim.AdamW([dict(params=groups[0], weight_decay=0.01), dict(params=groups[1], weight_decay=0.0)], lr=1e-2, betas=(0.9, 0.999), eps=1e-4).step()
         save_file({n: p.detach().contiguous() for n, p in named.items()}, out / "expected_step.safetensors")
     (out / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
