@@ -127,6 +127,12 @@ var ggufFamilies = map[string]ggufFamily{
 	"Granite":    {arch: "granite", permuted: true},
 	"Olmo2":      {arch: "olmo2", norms: olmoNorms},
 	"Olmo3":      {arch: "olmo2", norms: olmoNorms},
+	"Lfm2": {arch: "lfm2", norms: map[string]string{"operator_norm": "attn_norm", "ffn_norm": "ffn_norm",
+		"self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
+		"self_attn.out_proj": "attn_output", "conv.in_proj": "shortconv.in_proj",
+		"conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
+		"feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up",
+		"feed_forward.w2": "ffn_down", "model.embedding_norm": "token_embd_norm"}},
 	"Gemma3": {arch: "gemma3", plusOne: true, norms: map[string]string{
 		"post_attention_layernorm":  "post_attention_norm",
 		"pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}},
@@ -182,7 +188,9 @@ func checkSupported(c model.Config) error {
 			"")
 	case rope == "yarn" && gemma:
 		return refuse("rope type yarn", "llama.cpp would scale the layers with a window too", "")
-	case (f.arch == "qwen2" || f.arch == "olmo2") && c.Heads*c.HeadDim != c.Hidden:
+	case f.arch == "lfm2" && c.Taps == 1:
+		return refuse("conv_L_cache 1", "llama.cpp takes 2 or more", "")
+	case (f.arch == "qwen2" || f.arch == "olmo2" || f.arch == "lfm2") && c.Heads*c.HeadDim != c.Hidden:
 		return refuse(fmt.Sprintf("head_dim %d with %d heads and hidden_size %d", c.HeadDim,
 			c.Heads, c.Hidden), fmt.Sprintf("llama.cpp takes a %s only where their product is the hidden size", c.Architecture), "")
 	case f.arch != "llama" && rope == "llama3":
@@ -240,7 +248,12 @@ func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]g
 	of("embedding_length", c.Hidden)
 	of("feed_forward_length", c.FFN)
 	of("attention.head_count", c.Heads)
-	of("attention.head_count_kv", c.KVHeads)
+	if heads := kvHeads(c); heads != nil {
+		add(arch+".attention.head_count_kv", heads)
+		of("shortconv.l_cache", max(c.Taps, 2))
+	} else {
+		of("attention.head_count_kv", c.KVHeads)
+	}
 	of("attention.key_length", c.HeadDim)
 	of("attention.value_length", c.HeadDim)
 	of("rope.dimension_count", c.HeadDim)
@@ -347,6 +360,8 @@ func ggufTensors(c model.Config, weights []model.Weight, matrix gguf.Type) []ggu
 		switch {
 		case len(w.Shape) == 1:
 			t.Type = gguf.F32
+		case len(w.Shape) == 3: // a convolution's taps
+			t.Type, t.Shape = gguf.F32, []int{w.Shape[0], w.Shape[2]}
 		case w.Shape[1]%matrix.Block() != 0:
 			t.Type = gguf.F16
 		}
@@ -363,11 +378,33 @@ func ggufTensors(c model.Config, weights []model.Weight, matrix gguf.Type) []ggu
 	return list
 }
 
+// kvHeads returns the key/value heads of each layer, 0 of a short convolution; nil of families
+// whose layers are all alike.
+func kvHeads(c model.Config) (heads []int32) {
+	if ggufArch(c) != "lfm2" {
+		return nil
+	}
+	for i := range c.Layers {
+		n := int32(c.KVHeads)
+		if c.Conv != nil && c.Conv[i] {
+			n = 0
+		}
+		heads = append(heads, n)
+	}
+	return heads
+}
+
 // name returns llama.cpp's name of a tensor.
 func (f ggufFamily) name(of string) string {
-	parts := strings.Split(of, ".") // model.layers.N.PART.weight
-	if len(parts) == 5 && f.norms[parts[3]] != "" {
-		return "blk." + parts[2] + "." + f.norms[parts[3]] + "." + parts[4]
+	parts := strings.Split(of, ".") // model.layers.N.MODULE.weight
+	last := len(parts) - 1
+	if own := f.norms[strings.Join(parts[:last], ".")]; own != "" {
+		return own + "." + parts[last]
+	}
+	if last > 3 {
+		if own := f.norms[strings.Join(parts[3:last], ".")]; own != "" {
+			return "blk." + parts[2] + "." + own + "." + parts[last]
+		}
 	}
 	return ggufNames.Replace(of)
 }

@@ -22,6 +22,7 @@ type ggufArch struct {
 	biased   bool              // q, k and v have biases
 	permuted bool              // rows of q and k are in the order of rope type NORM: see halves
 	plusOne  bool              // weights of norms are stored with 1 added
+	convs    bool              // layers without key/value heads are short convolutions
 	norms    map[string]string // names of a block's norms that differ from ggufNames
 	keys     map[string]string // more keys of config.json, as in ggufKeys
 	// finish adds the keys of config.json that such files imply without naming them.
@@ -51,6 +52,19 @@ var ggufArchs = map[string]ggufArch{
 		},
 		keys: map[string]string{"attention.temperature_scale": "query_beta",
 			"rope.scaling.yarn_log_multiplier": "mscale_all_dim"}},
+	"lfm2": {model: "lfm2", class: "Lfm2ForCausalLM", convs: true,
+		norms: map[string]string{"operator_norm": "attn_norm", "ffn_norm": "ffn_norm",
+			"self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
+			"self_attn.out_proj": "attn_output", "conv.in_proj": "shortconv.in_proj",
+			"conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
+			"feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up",
+			"feed_forward.w2": "ffn_down", "model.embedding_norm": "token_embd_norm"},
+		keys: map[string]string{"shortconv.l_cache": "conv_L_cache"},
+		finish: func(c map[string]any) error {
+			c["norm_eps"] = c["rms_norm_eps"]
+			c["block_auto_adjust_ff_dim"] = false // the file has the width itself
+			return nil
+		}},
 	"smollm3": {model: "smollm3", class: "SmolLM3ForCausalLM", permuted: true},
 	// also OLMo 3, whose files have a window
 	"olmo2": {model: "olmo2", class: "Olmo2ForCausalLM",
@@ -254,6 +268,19 @@ func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
 				}
 			}
 			c["layer_types"] = types
+			continue
+		}
+		if list, has, err := f.Ints(key); has && err == nil && to == "num_key_value_heads" && a.convs {
+			types, most := make([]string, len(list)), int64(0)
+			for i, n := range list {
+				if types[i] = "full_attention"; n == 0 {
+					types[i] = "conv"
+				} else if most > 0 && n != most {
+					return nil, fmt.Errorf("key %q: layers of %d and of %d heads: %w: use a model whose layers are alike", key, most, n, rope.ErrUnsupported)
+				}
+				most = max(most, n)
+			}
+			c["layer_types"], c[to] = types, float64(most)
 			continue
 		}
 		v, err := scalar(f, key)
@@ -534,6 +561,9 @@ func (f *ggufTensors) Tensor(name string) (*OnDisk, bool) {
 		return nil, false
 	}
 	d := &OnDisk{Name: name, DType: safetensors.F32, Shape: t.Shape, Read: t.Float32}
+	if f.arch.convs && strings.HasSuffix(name, ".conv.conv.weight") && len(t.Shape) == 2 {
+		d.Shape = []int{t.Shape[0], 1, t.Shape[1]}
+	}
 	switch part := strings.TrimSuffix(strings.TrimSuffix(name, ".weight"), ".bias"); {
 	case f.arch.permuted && (strings.HasSuffix(part, ".q_proj") ||
 		strings.HasSuffix(part, ".k_proj")):
