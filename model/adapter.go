@@ -16,6 +16,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/folder"
 	"gad/internal/safetensors"
+	"gad/model/internal/architecture"
 	"gad/model/internal/files"
 )
 
@@ -100,12 +101,46 @@ func adapterNames(dir string) []string {
 func adaptedLayers(names []string) (layers []string) {
 	for _, layer := range linearLayers {
 		if slices.ContainsFunc(names, func(n string) bool {
-			return strings.Contains(n, "."+layer+".lora_A.")
+			module, _, adapter := strings.Cut(n, ".lora_A.")
+			return adapter && adapterTarget(module) == layer
 		}) {
 			layers = append(layers, layer)
 		}
 	}
 	return layers
+}
+
+// adapterTarget returns the name in LoRA.Targets of a module, which a family may name otherwise.
+func adapterTarget(module string) string {
+	name := module[strings.LastIndexByte(module, '.')+1:]
+	for _, f := range architecture.Families {
+		for llama, own := range f.Modules {
+			target := llama[strings.LastIndexByte(llama, '.')+1:]
+			if strings.HasSuffix(own, "."+name) && slices.Contains(linearLayers, target) {
+				return target
+			}
+		}
+	}
+	return name
+}
+
+// targetModules returns the last parts of the names of the modules that have adapters, in a
+// block's order.
+func (m *Model) targetModules() (names []string) {
+	for _, target := range m.opt.LoRA.targets() {
+		for i := range m.blocks {
+			w := m.blocks[i].weight(target)
+			if w == nil {
+				continue
+			}
+			module := strings.TrimSuffix(w.Name, ".weight")
+			name := module[strings.LastIndexByte(module, '.')+1:]
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 // parseAdapterConfig reads adapter_config.json. names returns the names of the adapters' tensors,
@@ -160,7 +195,7 @@ func parseAdapterConfig(b []byte, names func() []string) (a AdapterConfig, err e
 			return a, fmt.Errorf("key \"target_modules\": expected a list of layers")
 		}
 		for i, name := range list { // peft may list each layer's modules
-			list[i] = name[strings.LastIndexByte(name, '.')+1:]
+			list[i] = adapterTarget(name)
 		}
 		slices.Sort(list)
 		a.LoRA.Targets = strings.Join(slices.Compact(list), ",")
@@ -194,7 +229,7 @@ func (m *Model) saveAdapter(create func(name string) (io.WriteCloser, error)) er
 	p := map[string]any{
 		"peft_type": "LORA", "task_type": taskName, "base_model_name_or_path": base, "r": l.Rank,
 		"lora_alpha": l.alpha(), "lora_dropout": 0.0,
-		"target_modules": l.targets(), "bias": "none", "use_rslora": l.RSLoRA, "use_dora": false,
+		"target_modules": m.targetModules(), "bias": "none", "use_rslora": l.RSLoRA, "use_dora": false,
 		"fan_in_fan_out": false, "inference_mode": true,
 		"modules_to_save": nil, "rank_pattern": map[string]int{}, "alpha_pattern": map[string]int{},
 		"layers_to_transform": nil,

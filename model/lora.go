@@ -23,12 +23,15 @@ type LoRA struct {
 	Alpha   float64 `yaml:"alpha" min:"0" doc:"the adapters' output is multiplied by alpha/rank; 0: alpha is twice the rank" alias:"actor_rollout_ref.model.lora_alpha"`
 	RSLoRA  bool    `yaml:"rslora" doc:"multiply by alpha/sqrt(rank) instead (rank-stabilised LoRA, arXiv 2312.03732)" unproven:"true"`
 	Base    string  `yaml:"base" choices:"native,q8_0,q4_0" doc:"with a rank: how the frozen weights are kept: native (as matrix products read them: 4 bytes a parameter in float32, 2 in bfloat16), or in ggml's q8_0 (1.06 bytes) or q4_0 (0.56; embeddings and head q8_0)" fixed:"true"`
-	Targets string  `yaml:"targets" doc:"which layers have adapters: all-linear, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, separated by commas" alias:"actor_rollout_ref.model.target_modules"`
+	Targets string  `yaml:"targets" doc:"which layers have adapters: all-linear, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, and in_proj of a short convolution, separated by commas" alias:"actor_rollout_ref.model.target_modules"`
 }
 
-// linearLayers are the layers that can have adapters, by peft's names, in a block's order.
+// linearLayers are the layers that can have adapters, by Llama's names, in a block's order, and
+// last inProjection, which only a short convolution has.
 var linearLayers = []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
-	"down_proj", "in_proj"}
+	"down_proj", inProjection}
+
+const inProjection = "in_proj"
 
 // allLinear is peft's name for all linear layers.
 const allLinear = "all-linear"
@@ -103,9 +106,17 @@ func (l LoRA) Validate(at string) error {
 	return nil
 }
 
-// same reports whether l and o put the same adapters on the same layers.
+// same reports whether l and o put the same adapters on the same layers of a model of attention. A
+// file of such a model names no input projection of a convolution, and all-linear has it.
 func (l LoRA) same(o LoRA) bool {
-	return l.Rank == o.Rank && l.Scaling() == o.Scaling() && slices.Equal(l.targets(), o.targets())
+	return l.Rank == o.Rank && l.Scaling() == o.Scaling() &&
+		slices.Equal(l.attentionTargets(), o.attentionTargets())
+}
+
+// attentionTargets returns targets without inProjection.
+func (l LoRA) attentionTargets() []string {
+	return slices.DeleteFunc(slices.Clone(l.targets()),
+		func(name string) bool { return name == inProjection })
 }
 
 // String returns the settings, or "none" without adapters.
@@ -122,7 +133,7 @@ func (l LoRA) settings() string {
 	if l.RSLoRA {
 		s += " lora.rslora=true"
 	}
-	if t := l.targets(); len(t) < len(linearLayers) {
+	if t := l.targets(); len(l.attentionTargets()) < len(linearLayers)-1 {
 		s += " lora.targets=" + strings.Join(t, ",")
 	}
 	return s
@@ -181,7 +192,7 @@ func (c Config) TrainedCount(k Kind, o LoRA) (n int64) {
 // weight returns the weight of the linear layer with peft's name.
 func (b *blockParams) weight(name string) *compute.Param {
 	return map[string]*compute.Param{"q_proj": b.wq, "k_proj": b.wk, "v_proj": b.wv, "o_proj": b.wo,
-		"gate_proj": b.gate, "up_proj": b.up, "down_proj": b.down, "in_proj": b.win}[name]
+		"gate_proj": b.gate, "up_proj": b.up, "down_proj": b.down, inProjection: b.win}[name]
 }
 
 // Adapt returns a model of m's frozen weights with adapters of its own, and with a head of its own

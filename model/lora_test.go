@@ -51,7 +51,7 @@ func TestAdapt(t *testing.T) {
 			for i := range base.cfg.Layers {
 				for _, name := range l.targets() {
 					attends := slices.Contains([]string{"q_proj", "k_proj", "v_proj"}, name)
-					if conv := base.cfg.conv(i); !(attends && conv || name == "in_proj" && !conv) {
+					if conv := base.cfg.conv(i); !(attends && conv || name == inProjection && !conv) {
 						want += 2
 					}
 				}
@@ -144,7 +144,7 @@ func TestAdapt(t *testing.T) {
 			c, err := ReadAdapterConfig(dir)
 			must(t, err)
 			if c.Base != "" || c.Kind != LM || c.LoRA.Rank != l.Rank ||
-				c.LoRA.Scaling() != l.Scaling() || len(c.LoRA.targets()) != len(l.targets()) {
+				!c.LoRA.same(l) {
 				t.Errorf("read %+v of %+v", c, l)
 			}
 			again, err := Load(be, dir, Options{Base: base})

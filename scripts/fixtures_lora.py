@@ -32,6 +32,8 @@ ADAPTERS = {
     "qwen2_tied": ("qwen2_tied", "CAUSAL_LM", dict(r=4, lora_alpha=6, target_modules="all-linear")),
     "llama3": ("llama3_sharded", "CAUSAL_LM", dict(r=3, lora_alpha=8, use_rslora=True, target_modules=["q_proj", "v_proj", "down_proj"])),
     "qwen2_scorer": ("qwen2_tied", "SEQ_CLS", dict(r=2, lora_alpha=4, target_modules="all-linear")),
+    "lfm2": ("lfm2", "CAUSAL_LM", dict(r=3, lora_alpha=5, target_modules="all-linear")),
+    "lfm2_some": ("lfm2", "CAUSAL_LM", dict(r=2, lora_alpha=5, target_modules=["q_proj", "out_proj", "w2"])),
 }
 
 
