@@ -39,12 +39,12 @@ var concepts = map[string]struct {
 	"trainer/plan.Plan":             {40, 43, "trainer/plan/plan.go"},
 	"apps/collect.Collection":       {10, 63, "apps/collect/collect.go"},
 	"internal/jinja.state":          {11, 65, "internal/jinja/jinja.go"},
-	"internal/compute/cpu.Backend":  {27, 145, "internal/compute/compute.go: a method for each operation"},
-	"internal/compute/cuda.Backend": {30, 109, "internal/compute/compute.go: a method for each operation"},
-	"internal/compute/cost.Backend": {14, 70, "internal/compute/compute.go: a method for each operation"},
-	"internal/compute/cuda.kernelSet": {48, 0,
+	"internal/compute/cpu.Backend":  {28, 152, "internal/compute/compute.go: a method for each operation"},
+	"internal/compute/cuda.Backend": {30, 114, "internal/compute/compute.go: a method for each operation"},
+	"internal/compute/cost.Backend": {14, 73, "internal/compute/compute.go: a method for each operation"},
+	"internal/compute/cuda.kernelSet": {50, 0,
 		"internal/compute/cuda/kernels: a field for each kernel"},
-	"internal/compute/computetest.suite": {7, 112,
+	"internal/compute/computetest.suite": {7, 117,
 		"internal/compute/computetest/computetest.go: a method for each operation"},
 }
 

@@ -126,10 +126,10 @@ func adapterTarget(module string) string {
 
 // targetModules returns the last parts of the names of the modules that have adapters, in a
 // block's order.
-func (m *Model) targetModules() (names []string) {
-	for _, target := range m.opt.LoRA.targets() {
-		for i := range m.blocks {
-			w := m.blocks[i].weight(target)
+func (l *layout) targetModules(o LoRA) (names []string) {
+	for _, target := range o.targets() {
+		for i := range l.blocks {
+			w := l.blocks[i].weight(target)
 			if w == nil {
 				continue
 			}
@@ -229,7 +229,7 @@ func (m *Model) saveAdapter(create func(name string) (io.WriteCloser, error)) er
 	p := map[string]any{
 		"peft_type": "LORA", "task_type": taskName, "base_model_name_or_path": base, "r": l.Rank,
 		"lora_alpha": l.alpha(), "lora_dropout": 0.0,
-		"target_modules": m.targetModules(), "bias": "none", "use_rslora": l.RSLoRA, "use_dora": false,
+		"target_modules": m.targetModules(l), "bias": "none", "use_rslora": l.RSLoRA, "use_dora": false,
 		"fan_in_fan_out": false, "inference_mode": true,
 		"modules_to_save": nil, "rank_pattern": map[string]int{}, "alpha_pattern": map[string]int{},
 		"layers_to_transform": nil,

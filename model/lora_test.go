@@ -312,7 +312,8 @@ func againstPeft(t *testing.T, be compute.Backend) {
 					worst = max(worst, math.Sqrt(diff/norm))
 				}
 				t.Logf("%s largest relative difference %.2g", what, worst)
-				if !(worst <= 1e-5) {
+				// float32's roundings, in LFM2 of products of three activations
+				if !(worst <= 2e-5) {
 					t.Errorf("%s: off by %.3g of the norm", what, worst)
 				}
 			}

@@ -2,20 +2,26 @@ package cpu
 
 import "gad/internal/compute"
 
+// convScratch is the scratch of gated convolutions.
+type convScratch struct {
+	before, back []int32   // as Pack.Before and Back append them
+	taps, grads  []float32 // weights [J,D], and their gradient
+}
+
 // GatedConv convolves u = b*x over the tokens that each token sees last, and gates the sum by c.
 // Rows of taps, here w, are [J,D]. Each term is one mulAcc of a row, so that the cache's rows give
 // the bits of a pack's.
 func (b *Backend) GatedConv(yND, uND, gN3D compute.Tensor, w *compute.Param, p compute.Pack) {
 	const op = "GatedConv"
-	b.before = p.Before(b.before[:0])
-	N := len(b.before)
+	b.conv.before = p.Before(b.conv.before[:0])
+	N := len(b.conv.before)
 	D, J := compute.CheckGatedConv(op, N, gN3D, w)
 	if N == 0 {
 		return
 	}
 	b.y, b.u, b.g = f32(op, "y", yND, N*D), f32(op, "u", uND, N*D), f32(op, "g", gN3D, 3*N*D)
 	b.gatedInputs(N, D, nil)
-	b.back = compute.Back(b.back[:0], b.before, J)
+	b.conv.back = compute.Back(b.conv.back[:0], b.conv.before, J)
 	b.convolve(w, N, D, J)
 }
 
@@ -39,16 +45,16 @@ func (b *Backend) gatedInputs(N, D int, slots []int32) {
 
 // turnTaps writes the weights [D,J], turned to [J,D], to the backend's scratch, and returns it.
 func (b *Backend) turnTaps(wDJ []float32, D, J int) []float32 {
-	b.taps = grow(b, &b.taps, D*J)
+	b.conv.taps = grow(b, &b.conv.taps, D*J)
 	for d := range D {
 		for j := range J {
-			b.taps[j*D+d] = wDJ[d*J+j]
+			b.conv.taps[j*D+d] = wDJ[d*J+j]
 		}
 	}
-	return b.taps
+	return b.conv.taps
 }
 
-// convolve writes y, of which row n reads the rows of u that b.back has for it.
+// convolve writes y, of which row n reads the rows of u that b.conv.back has for it.
 func (b *Backend) convolve(w *compute.Param, N, D, J int) {
 	b.w, b.D, b.J = b.turnTaps(f32("GatedConv", "w", w.W, D*J), D, J), D, J
 	b.eachRow(N, D, func(b *Backend, lo, hi int) {
@@ -67,7 +73,7 @@ func (b *Backend) convolve(w *compute.Param, N, D, J int) {
 func (b *Backend) sumTaps(v []float32, n int) {
 	D, J := b.D, b.J
 	clear(v)
-	for j, m := range b.back[n*J : (n+1)*J] {
+	for j, m := range b.conv.back[n*J : (n+1)*J] {
 		if m >= 0 {
 			b.k.mulAcc(v, b.w[j*D:j*D+D], b.u[int(m)*D:int(m)*D+D], 1)
 		}
@@ -79,8 +85,8 @@ func (b *Backend) sumTaps(v []float32, n int) {
 func (b *Backend) GatedConvGrad(dgN3D, uND compute.Tensor, w *compute.Param, dyND,
 	gN3D compute.Tensor, p compute.Pack) {
 	const op = "GatedConvGrad"
-	b.before = p.Before(b.before[:0])
-	N := len(b.before)
+	b.conv.before = p.Before(b.conv.before[:0])
+	N := len(b.conv.before)
 	D, J := compute.CheckGatedConv(op, N, gN3D, w)
 	if N == 0 {
 		return
@@ -89,13 +95,13 @@ func (b *Backend) GatedConvGrad(dgN3D, uND compute.Tensor, w *compute.Param, dyN
 	b.dy, b.g = f32(op, "dy", dyND, N*D), f32(op, "g", gN3D, 3*N*D)
 	grad := opt(op, "G", w.G, D*J)
 	b.gatedInputs(N, D, nil)
-	b.back = compute.Back(b.back[:0], b.before, J)
+	b.conv.back = compute.Back(b.conv.back[:0], b.conv.before, J)
 	b.w, b.D, b.J, b.N = b.turnTaps(f32(op, "w", w.W, D*J), D, J), D, J, N
 	b.m = nil
 	if grad != nil {
-		b.tapGrads = grow(b, &b.tapGrads, D*J)
-		clear(b.tapGrads)
-		b.m = b.tapGrads
+		b.conv.grads = grow(b, &b.conv.grads, D*J)
+		clear(b.conv.grads)
+		b.m = b.conv.grads
 	}
 	b.eachRow(N, D, func(b *Backend, lo, hi int) {
 		D := b.D
@@ -114,7 +120,7 @@ func (b *Backend) GatedConvGrad(dgN3D, uND compute.Tensor, w *compute.Param, dyN
 		D, J := b.D, b.J
 		for n := range b.N {
 			dv := b.x[3*n*D+2*D+lo : 3*n*D+2*D+hi]
-			for j, m := range b.back[n*J : (n+1)*J] {
+			for j, m := range b.conv.back[n*J : (n+1)*J] {
 				if m < 0 {
 					continue
 				}
@@ -159,6 +165,6 @@ func (b *Backend) GatedConvDecode(yRD, gR3D, cache compute.Tensor, w *compute.Pa
 	compute.CheckIndices(op, "slots", slots, n)
 	b.y, b.u, b.g = f32(op, "y", yRD, R*D), f32(op, "cache", cache, n*D), f32(op, "g", gR3D, 3*R*D)
 	b.gatedInputs(R, D, slots)
-	b.back = pages.Back(b.back[:0], J)
+	b.conv.back = pages.Back(b.conv.back[:0], J)
 	b.convolve(w, R, D, J)
 }

@@ -93,8 +93,7 @@ type Backend struct {
 	sums                   []float64
 	jobs                   []attnJob
 	rows                   []decodeRows
-	before, back           []int32   // rows of GatedConv
-	taps, tapGrads         []float32 // its weights [J,D], and their gradient
+	conv                   convScratch
 }
 
 // args is what the tasks of the running operation read. Tasks are functions that
