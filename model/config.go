@@ -33,6 +33,7 @@ type Config struct {
 	RMSEps       float64      // added to the mean square in RMSNorm
 	RopeTheta    float64      // base of the rotary frequencies
 	RopeScaling  *RopeScaling // nil: unscaled frequencies
+	RotaryDim    int          // elements of a head that rotate, its first ones; 0: all
 	// rotary base in the layers with a window, without RopeScaling; 0: RopeTheta
 	LocalTheta    float64
 	TieEmbeddings bool // the head is the embedding
@@ -384,7 +385,7 @@ func (r *reader) refuse(arch string, fam architecture.Family) {
 		r.fail("key \"rope_interleaved\": true: %w: export the weights as transformers has them",
 			ErrUnsupported)
 	}
-	if r.float("partial_rotary_factor", 1) != 1 {
+	if !fam.LongRope && r.float("partial_rotary_factor", 1) != 1 {
 		r.fail("key \"partial_rotary_factor\": %s: %w: only full rotation is implemented",
 			r.raw["partial_rotary_factor"], ErrUnsupported)
 	}
@@ -435,6 +436,10 @@ func (c Config) validate() error {
 	if c.HeadDim%2 != 0 {
 		return fmt.Errorf("key \"head_dim\": %d: odd: rotary positions need pairs", c.HeadDim)
 	}
+	if c.RotaryDim != 0 && (c.RotaryDim%2 != 0 || c.RotaryDim < 2 || c.RotaryDim >= c.HeadDim ||
+		!fam.LongRope) {
+		return fmt.Errorf("key \"partial_rotary_factor\": %d of %d elements of a head: %w for %s: rotary positions need pairs, and Phi-3", c.RotaryDim, c.HeadDim, ErrUnsupported, c.Architecture)
+	}
 	if !(c.RMSEps > 0 && c.RMSEps < 1) {
 		return fmt.Errorf("key \"rms_norm_eps\": %g: expected a number between 0 and 1", c.RMSEps)
 	}
@@ -450,6 +455,10 @@ func (c Config) validate() error {
 	if s := c.RopeScaling; s != nil {
 		if err := s.Validate(); err != nil {
 			return err
+		}
+		if pairs := (or(c.RotaryDim, c.HeadDim)) / 2; s.Type == "longrope" && (!fam.LongRope ||
+			len(s.ShortFactors) != pairs || c.MaxPosition > s.OriginalMaxPosition) {
+			return fmt.Errorf("key \"short_factor\": %d numbers, of %d positions: %s has %d rotated pairs, and its short factors are for at most %d positions", len(s.ShortFactors), c.MaxPosition, c.Architecture, pairs, s.OriginalMaxPosition)
 		}
 		if s.Type == "yarn" && c.RopeTheta == 1 {
 			return fmt.Errorf(
@@ -581,6 +590,13 @@ func (c Config) encode(k Kind, dtype string) ([]byte, error) {
 		out["use_cache"] = true
 		if s := c.RopeScaling; s != nil {
 			out["rope_scaling"] = s.Encode()
+			if s.Type == "longrope" {
+				out["max_position_embeddings"] = s.Stretched
+				out["original_max_position_embeddings"] = s.OriginalMaxPosition
+			}
+		}
+		if fam := architecture.Families[c.Architecture]; fam.LongRope {
+			out["partial_rotary_factor"] = float64(or(c.RotaryDim, c.HeadDim)) / float64(c.HeadDim)
 		}
 		c.encodeFamily(out)
 	}
@@ -796,7 +812,8 @@ func (c *Config) spec(k Kind) architecture.Spec {
 	if k == LM {
 		s.Final = 1 / or(c.LogitDivisor, 1)
 	}
-	s.Ropes = []rope.Rotation{{HeadDim: c.HeadDim, Theta: c.RopeTheta, Scaling: c.RopeScaling}}
+	s.Ropes = []rope.Rotation{{HeadDim: c.HeadDim, Rotated: c.RotaryDim, Theta: c.RopeTheta,
+		Scaling: c.RopeScaling}}
 	local := 0
 	if c.LocalTheta > 0 && c.Window > 0 {
 		s.Ropes, local = append(s.Ropes, rope.Rotation{HeadDim: c.HeadDim, Theta: c.LocalTheta}), 1
@@ -826,7 +843,7 @@ func (c *Config) spec(k Kind) architecture.Spec {
 }
 
 // or returns x, or other if x is 0.
-func or(x, other float64) float64 {
+func or[T int | float64](x, other T) T {
 	if x == 0 {
 		return other
 	}

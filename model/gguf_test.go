@@ -242,7 +242,7 @@ func TestRefusedGGUF(t *testing.T) {
 			"weights and config.json do not belong together: 2 tensors of another shape"},
 		{"untied", with("output.weight", 5, 8), nil, ""},
 		{"divisors of 1", with("rope_freqs.weight", 2), nil, ""},
-		{"another architecture", set("general.architecture", "mamba"), nil, `key "general.architecture": "mamba": not supported: use a model of architecture ` + "gemma3, granite, llama, mistral3, olmo2, qwen2, qwen3 or smollm3"},
+		{"another architecture", set("general.architecture", "mamba"), nil, `key "general.architecture": "mamba": not supported: use a model of architecture ` + "gemma3, granite, llama, mistral3, olmo2, phi3, qwen2, qwen3 or smollm3"},
 		{"no architecture", without("general.architecture"), nil, `key "general.architecture": is missing: not a model`},
 		{"an adapter", set("general.type", "adapter"), nil, `key "general.type": "adapter": not supported: give the file of the model itself`},
 		{"a part", set("split.count", uint32(3)), nil, `key "split.count": is one of 3 parts: not supported: join them (llama-gguf-split --merge) or get the whole file`},

@@ -94,6 +94,9 @@ FOLDERS = {
     "ministral3_vision": (T.Mistral3Config, T.Mistral3ForConditionalGeneration, dict(
         text_config=dict(BASE, **SMALL, model_type="ministral3", tie_word_embeddings=True, head_dim=6, rope_parameters=MINISTRAL), tie_word_embeddings=True,
         vision_config=dict(model_type="pixtral", hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, head_dim=4, image_size=16, patch_size=8)), "float32", None),
+    "phi3": (T.Phi3Config, T.Phi3ForCausalLM, dict(**SMALL, tie_word_embeddings=True, max_position_embeddings=256, original_max_position_embeddings=64, rope_parameters=dict(
+        rope_type="longrope", rope_theta=1e4, partial_rotary_factor=0.5, original_max_position_embeddings=64, short_factor=[1.25], long_factor=[9.0])), "float32", None),
+    "phi3_scorer": (T.Phi3Config, T.Phi3ForSequenceClassification, dict(**dict(SMALL, hidden_size=32), num_labels=1, sliding_window=6, rope_parameters=dict(theta(1e4), partial_rotary_factor=0.75)), "float32", None),
 }
 
 

@@ -89,10 +89,33 @@ type Family struct {
 	FullEvery   int       // with LayerByType: without layer_types, every n-th layer has no window
 	LocalRope   LocalRope // rotation in the layers with a window
 	NoRope      bool      // no_rope_layers
+	LongRope    bool      // the rope type longrope, and partial_rotary_factor
 	QueryScale  bool      // llama_4_scaling_beta among the rotary settings
 	Multipliers bool      // embedding_multiplier, residual_multiplier and logits_scaling
 	SqrtEmbed   bool      // the embedding's output is multiplied by sqrt(Hidden)
 	ActKey      string    // key of the activation; "" is hidden_act
+
+	Fused []Fused // weights of a layer that folders store in one matrix, or under another name
+}
+
+// Fused is a matrix of a folder with several of a layer's weights, one below the other. Names begin
+// behind the layer's number.
+type Fused struct {
+	Whole string
+	Parts []string
+}
+
+// Module returns the last part of a weight's name, which is peft's name of its linear layer.
+func Module(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }
+
+// WholeOf returns the fused matrix that has a linear layer of peft's name as a part.
+func (f Family) WholeOf(module string) (Fused, bool) {
+	for _, x := range f.Fused {
+		if slices.ContainsFunc(x.Parts, func(part string) bool { return Module(part) == module }) {
+			return x, true
+		}
+	}
+	return Fused{}, false
 }
 
 // windowing is the way a family's config.json describes sliding windows.
@@ -126,6 +149,11 @@ var Families = map[string]Family{
 	"Mistral": {ModelType: "mistral", Spec: Spec{PreNorm: true}, Windows: EveryLayer},
 	"Ministral3": {ModelType: "ministral3", Spec: Spec{PreNorm: true}, HeadDim: 128, Eps: 1e-5,
 		Windows: EveryLayer, NullWindow: true, QueryScale: true},
+	"Phi3": {ModelType: "phi3", Spec: Spec{PreNorm: true}, Eps: 1e-5, KVHeads: true,
+		Windows: EveryLayer, NullWindow: true, LongRope: true,
+		Fused: []Fused{
+			{"self_attn.qkv_proj", []string{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
+			{"mlp.gate_up_proj", []string{"mlp.gate_proj", "mlp.up_proj"}}}},
 	"Gemma3": {ModelType: "gemma3_text",
 		Spec: Spec{PreNorm: true, PostNorm: true, NormOffset: 1, QKNorm: HeadNorm,
 			Act: GELUTanh},
