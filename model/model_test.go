@@ -83,7 +83,7 @@ func tiny(arch string) Config {
 			c.LocalTheta = 100
 		}
 	}
-	if f.NoRope {
+	if f.NoRope == architecture.ByLayer {
 		c.NoRope = []bool{false, true}
 	}
 	if f.AttentionOf != "" {

@@ -35,6 +35,7 @@ ADAPTERS = {
     # Fused projections: one A for q, k and v, and one for gate and up.
     "phi3": ("phi3", "CAUSAL_LM", dict(r=3, lora_alpha=2, target_modules="all-linear")),
     "olmo3": ("olmo3", "CAUSAL_LM", dict(r=2, lora_alpha=4, target_modules="all-linear")),
+    "granite4": ("granite4", "CAUSAL_LM", dict(r=2, lora_alpha=4, target_modules="all-linear")),
     "ministral3": ("ministral3", "CAUSAL_LM", dict(r=2, lora_alpha=4, target_modules="all-linear")),
 }
 

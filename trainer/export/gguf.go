@@ -107,11 +107,13 @@ func writeGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) e
 // model/internal/files/gguf.go reads these files, and cites the sources of llama.cpp's names and
 // rules.
 type ggufFamily struct {
-	arch     string            // general.architecture
-	permuted bool              // q and k have the order of rope type NORM (interleaveRows)
-	plusOne  bool              // norms are stored with 1 added
-	betas    bool              // llama.cpp reads YaRN's beta_fast and beta_slow
-	names    map[string]string // names of a block's tensors that differ from ggufNames
+	arch     string // general.architecture
+	permuted bool   // q and k have the order of rope type NORM (interleaveRows)
+	plusOne  bool   // norms are stored with 1 added
+	// names of the upper and the lower half of a matrix whose halves are two tensors
+	split map[string][2]string
+	betas bool              // llama.cpp reads YaRN's beta_fast and beta_slow
+	names map[string]string // names of a block's tensors that differ from ggufNames
 }
 
 // olmoNorms has the names of the norms of OLMo 2 and 3.
@@ -127,8 +129,11 @@ var ggufFamilies = map[string]ggufFamily{
 		"mlp.gate_up_proj": "ffn_up"}},
 	"SmolLM3": {arch: "smollm3", permuted: true},
 	"Granite": {arch: "granite", permuted: true},
-	"Olmo2":   {arch: "olmo2", names: olmoNorms},
-	"Olmo3":   {arch: "olmo2", names: olmoNorms},
+	"GraniteMoeHybrid": {arch: "granite", permuted: true,
+		names: map[string]string{"shared_mlp.output_linear": "ffn_down"},
+		split: map[string][2]string{"shared_mlp.input_linear": {"ffn_gate", "ffn_up"}}},
+	"Olmo2": {arch: "olmo2", names: olmoNorms},
+	"Olmo3": {arch: "olmo2", names: olmoNorms},
 	"Gemma3": {arch: "gemma3", plusOne: true, names: map[string]string{
 		"post_attention_layernorm":  "post_attention_norm",
 		"pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}},
@@ -286,6 +291,7 @@ func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]g
 		add(arch+".embedding_scale", float32(cmp.Or(c.EmbedScale, 1)))
 		add(arch+".residual_scale", float32(cmp.Or(c.ResidualScale, 1)))
 		add(arch+".logit_scale", float32(cmp.Or(c.LogitDivisor, 1)))
+		add(arch+".rope.scaling.finetuned", c.NoRope == nil) // whether q and k rotate
 	}
 
 	if r := c.RopeScaling; r != nil && (r.Type == "linear" || r.Type == "yarn") {
@@ -376,7 +382,7 @@ func ggufTensors(c model.Config, weights []model.Weight, matrix gguf.Type) []ggu
 		vector("rope_factors_short.weight", narrow(c.RopeScaling.ShortFactors))
 	}
 	f := ggufFamilies[c.Architecture]
-	for _, w := range weights {
+	for _, w := range f.halves(weights) {
 		t := gguf.Tensor{Name: f.name(w.Name), Type: matrix, Shape: w.Shape,
 			Read: w.Read}
 		switch {
@@ -400,13 +406,42 @@ func ggufTensors(c model.Config, weights []model.Weight, matrix gguf.Type) []ggu
 
 // name returns llama.cpp's name of a tensor.
 func (f ggufFamily) name(of string) string {
-	parts := strings.Split(of, ".") // model.layers.N.PART.weight
-	if last := len(parts) - 1; last > 3 {
-		if name := f.names[strings.Join(parts[3:last], ".")]; name != "" {
-			return "blk." + parts[2] + "." + name + "." + parts[last]
-		}
+	block, part, suffix := inBlock(of)
+	if name := f.names[part]; name != "" {
+		return block + name + suffix
 	}
 	return ggufNames.Replace(of)
+}
+
+// inBlock cuts the name of a layer's tensor, model.layers.N.PART.weight, into llama.cpp's beginning
+// "blk.N.", PART and ".weight". Of other names PART is empty.
+func inBlock(name string) (block, part, suffix string) {
+	parts := strings.Split(name, ".")
+	last := len(parts) - 1
+	if last <= 3 {
+		return "", "", ""
+	}
+	return "blk." + parts[2] + ".", strings.Join(parts[3:last], "."), "." + parts[last]
+}
+
+// halves returns weights with the halves of the matrices in f.split, under llama.cpp's names.
+func (f ggufFamily) halves(weights []model.Weight) (list []model.Weight) {
+	for _, w := range weights {
+		block, part, suffix := inBlock(w.Name)
+		names, ok := f.split[part]
+		if !ok {
+			list = append(list, w)
+			continue
+		}
+		rows := w.Shape[0] / 2
+		for i, name := range names {
+			list = append(list, model.Weight{Name: block + name + suffix,
+				Shape: []int{rows, w.Shape[1]}, Read: func(dst []float32, lo int) error {
+					return w.Read(dst, i*rows*w.Shape[1]+lo)
+				}})
+		}
+	}
+	return list
 }
 
 // plusOne returns a reader of read's values with 1 added, as llama.cpp's converter stores the norms

@@ -88,7 +88,9 @@ type Family struct {
 	NullWindow  bool      // with EveryLayer: no window where sliding_window is absent
 	FullEvery   int       // with LayerByType: without layer_types, every n-th layer has no window
 	LocalRope   LocalRope // rotation in the layers with a window
-	NoRope      bool      // no_rope_layers
+	NoRope      noRope    // layers without rotation
+	FFNKey      string    // key of the feed-forward width; "" is intermediate_size
+	Hybrid      bool      // layers may be Mamba or have experts: such models are refused
 	LongRope    bool      // the rope type longrope, and partial_rotary_factor
 	QueryScale  bool      // llama_4_scaling_beta among the rotary settings
 	Multipliers bool      // embedding_multiplier, residual_multiplier and logits_scaling
@@ -130,6 +132,15 @@ const (
 	LayerByType
 )
 
+// noRope is the way a family's config.json describes layers without rotation.
+type noRope int
+
+const (
+	AllRotate noRope = iota
+	ByLayer          // no_rope_layers
+	AllOrNone        // position_embedding_type: rope, or another value for none
+)
+
 // LocalRope is the rotary base of layers with a window where it is not that of the others. Such
 // layers rotate without scaling, and rope_parameters may be given by type of layer.
 type LocalRope int
@@ -162,13 +173,18 @@ var Families = map[string]Family{
 		Windows: LayerByType, FullEvery: 6, LocalRope: OwnBase, SqrtEmbed: true,
 		ActKey: "hidden_activation"},
 	"SmolLM3": {ModelType: "smollm3", Spec: Spec{PreNorm: true}, Tied: true, Theta: 2e6,
-		Windows: Switched, NoRope: true},
+		Windows: Switched, NoRope: ByLayer},
 	"Olmo2": {ModelType: "olmo2", Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
 		KVHeads: true},
 	"Olmo3": {ModelType: "olmo3", Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
 		Theta: 5e5, KVHeads: true, Windows: LayerByType, FullEvery: 4, LocalRope: SameBase},
 	"Granite": {ModelType: "granite", Spec: Spec{PreNorm: true}, KVHeads: true,
 		AttentionOf: "attention_multiplier", Multipliers: true},
+	"GraniteMoeHybrid": {ModelType: "granitemoehybrid", Spec: Spec{PreNorm: true}, KVHeads: true,
+		AttentionOf: "attention_multiplier", Multipliers: true, NoRope: AllOrNone,
+		FFNKey: "shared_intermediate_size", Hybrid: true,
+		Fused: []Fused{{"shared_mlp.input_linear", []string{"mlp.gate_proj", "mlp.up_proj"}},
+			{"shared_mlp.output_linear", []string{"mlp.down_proj"}}}},
 }
 
 // ModelTypes lists the families' model_type for an error: "llama, mistral, qwen2 or qwen3".

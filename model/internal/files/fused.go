@@ -112,6 +112,9 @@ func (v arranged) Tensor(name string) (*OnDisk, bool) {
 	whole, at, rows, all, fused := v.a.place(name)
 	order := v.a.order(name)
 	t, ok := v.Tensors.Tensor(whole)
+	if fused && !ok { // a GGUF file may have the part by itself
+		return v.Tensors.Tensor(name)
+	}
 	if !ok || len(t.Shape) == 0 || !fused && order == nil || fused && t.Shape[0] != all {
 		return t, ok
 	}

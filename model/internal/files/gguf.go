@@ -73,13 +73,35 @@ var ggufArchs = map[string]ggufArch{
 	"granite": {model: "granite", class: "GraniteForCausalLM", permuted: true,
 		keys: map[string]string{"attention.scale": "attention_multiplier",
 			"embedding_scale": "embedding_multiplier",
-			"residual_scale":  "residual_multiplier", "logit_scale": "logits_scaling"},
-		finish: func(c map[string]any) error {
-			if _, ok := c["attention_multiplier"]; !ok {
-				c["attention_multiplier"] = 1 / math.Sqrt(c["head_dim"].(float64))
-			}
-			return nil
-		}},
+			"residual_scale":  "residual_multiplier", "logit_scale": "logits_scaling",
+			"rope.scaling.finetuned":            "rotates",
+			"expert_shared_feed_forward_length": "shared_intermediate_size",
+			// of a Granite 4 without Mamba
+			"ssm.conv_kernel": "ssm", "ssm.state_size": "ssm", "ssm.group_count": "ssm",
+			"ssm.inner_size": "ssm", "ssm.time_step_rank": "ssm"},
+		finish: finishGranite},
+}
+
+// finishGranite makes a file without rotation, as its finetuned says, a Granite 4.
+func finishGranite(c map[string]any) error {
+	if _, ok := c["attention_multiplier"]; !ok {
+		c["attention_multiplier"] = 1 / math.Sqrt(c["head_dim"].(float64))
+	}
+	if n, ok := c["shared_intermediate_size"]; ok && n != 0.0 && n != c["intermediate_size"] {
+		return fmt.Errorf("key \"granite.expert_shared_feed_forward_length\": %v, and feed_forward_length %v: %w: llama.cpp has one width", n, c["intermediate_size"], rope.ErrUnsupported)
+	}
+	delete(c, "shared_intermediate_size")
+	delete(c, "ssm")
+	if rotates, ok := c["rotates"]; ok && rotates == 0.0 {
+		c["model_type"], c["architectures"] =
+			"granitemoehybrid", []string{"GraniteMoeHybridForCausalLM"}
+		c["position_embedding_type"], c["num_local_experts"] = "nope", 0
+		c["shared_intermediate_size"] = c["intermediate_size"]
+		c["layer_types"] = slices.Repeat([]string{"attention"}, int(c["num_hidden_layers"].(float64)))
+		c["mamba_n_heads"] = 1
+	}
+	delete(c, "rotates")
+	return nil
 }
 
 // finishOlmo makes a file with a window an OLMo 3. llama.cpp has one rotary base for all of its
