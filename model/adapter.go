@@ -16,6 +16,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/folder"
 	"gad/internal/safetensors"
+	"gad/model/internal/architecture"
 	"gad/model/internal/files"
 )
 
@@ -100,7 +101,9 @@ func adapterNames(dir string) []string {
 func adaptedLayers(names []string) (layers []string) {
 	for _, layer := range linearLayers {
 		if slices.ContainsFunc(names, func(n string) bool {
-			return strings.Contains(n, "."+layer+".lora_A.")
+			module, _, ok := strings.Cut(n, ".lora_A.")
+			module = architecture.Module(module)
+			return ok && (module == layer || slices.Contains(fusedParts(module), layer))
 		}) {
 			layers = append(layers, layer)
 		}
@@ -159,8 +162,11 @@ func parseAdapterConfig(b []byte, names func() []string) (a AdapterConfig, err e
 		if err := json.Unmarshal(p.Targets, &list); err != nil || len(list) == 0 {
 			return a, fmt.Errorf("key \"target_modules\": expected a list of layers")
 		}
-		for i, name := range list { // peft may list each layer's modules
-			list[i] = name[strings.LastIndexByte(name, '.')+1:]
+		for i := 0; i < len(list); i++ { // peft may list each layer's modules
+			list[i] = architecture.Module(list[i])
+			if parts := fusedParts(list[i]); parts != nil {
+				list = slices.Replace(list, i, i+1, parts...)
+			}
 		}
 		slices.Sort(list)
 		a.LoRA.Targets = strings.Join(slices.Compact(list), ",")
@@ -194,7 +200,7 @@ func (m *Model) saveAdapter(create func(name string) (io.WriteCloser, error)) er
 	p := map[string]any{
 		"peft_type": "LORA", "task_type": taskName, "base_model_name_or_path": base, "r": l.Rank,
 		"lora_alpha": l.alpha(), "lora_dropout": 0.0,
-		"target_modules": l.targets(), "bias": "none", "use_rslora": l.RSLoRA, "use_dora": false,
+		"target_modules": l.peftModules(m.layout.family), "bias": "none", "use_rslora": l.RSLoRA, "use_dora": false,
 		"fan_in_fan_out": false, "inference_mode": true,
 		"modules_to_save": nil, "rank_pattern": map[string]int{}, "alpha_pattern": map[string]int{},
 		"layers_to_transform": nil,
@@ -215,14 +221,14 @@ func (m *Model) saveAdapter(create func(name string) (io.WriteCloser, error)) er
 	if err = errors.Join(err, w.Close()); err != nil {
 		return fmt.Errorf("model: save: %s: %w", AdapterConfigName, err)
 	}
-	var ts []safetensors.Source
+	var weights []files.Weight
 	for _, p := range m.params {
-		ts = append(ts, m.source(peftName(p), p.Shape, p.W, safetensors.F32))
+		weights = append(weights, m.weight(peftName(p), p.Shape, p.W, safetensors.F32))
 	}
 	if w, err = create(adapterWeights); err != nil {
 		return fmt.Errorf("model: save: %w", err)
 	}
-	err = safetensors.Write(w, ts, map[string]string{"format": "pt", baseDigest: digest})
+	err = safetensors.Write(w, m.cfg.streams(weights), map[string]string{"format": "pt", baseDigest: digest})
 	if err = errors.Join(err, w.Close()); err != nil {
 		return fmt.Errorf("model: save: %s: %w", adapterWeights, err)
 	}
@@ -247,12 +253,13 @@ func (m *Model) loadAdapter(dir string, kind Kind) error {
 			dir, task[Scorer])
 	}
 	path := filepath.Join(dir, adapterWeights)
-	f, err := safetensors.Open(path)
+	file, err := safetensors.Open(path)
 	if err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
-	defer f.Close()
-	if was := f.Metadata()[baseDigest]; was != "" && m.base.dir != "" {
+	defer file.Close()
+	f := m.cfg.arrangement().View(files.FileOf(file))
+	if was := file.Metadata()[baseDigest]; was != "" && m.base.dir != "" {
 		digest, err := m.base.Digest()
 		if err != nil {
 			return err
@@ -290,7 +297,7 @@ func (m *Model) loadAdapter(dir string, kind Kind) error {
 	var list []transfer
 	for _, p := range m.params {
 		if t, ok := f.Tensor(peftName(p)); ok {
-			list = append(list, transfer{from: files.Plain(t), to: p.W})
+			list = append(list, transfer{from: t, to: p.W})
 		}
 	}
 	if err := upload(m.be, list); err != nil {

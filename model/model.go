@@ -156,6 +156,7 @@ type layout struct {
 	// the model's own parameters in a fixed order: embedding, blocks, final norm, head; with a base
 	// only the adapters and a Scorer's head
 	params []*compute.Param
+	family architecture.Family
 	embed  *compute.Param // [V,D]
 	blocks []blockParams
 	norm   *compute.Param // [D]
@@ -179,7 +180,7 @@ type blockParams struct {
 
 // arrange returns the parameters of a model of kind k, without memory.
 func (c Config) arrange(k Kind) layout {
-	var l layout
+	l := layout{family: architecture.Families[c.Architecture]}
 	add := func(name string, shape ...int) *compute.Param {
 		p := &compute.Param{Name: name, Shape: shape, Rows: 1, Cols: shape[len(shape)-1],
 			Decay: len(shape) == 2}
@@ -189,8 +190,7 @@ func (c Config) arrange(k Kind) layout {
 		l.params = append(l.params, p)
 		return p
 	}
-	d, q, kv, spec :=
-		c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, architecture.Families[c.Architecture].Spec
+	d, q, kv, spec := c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, l.family.Spec
 	norm := func(name string, width int) *compute.Param {
 		p := add(name, width)
 		p.Offset = spec.NormOffset

@@ -88,11 +88,36 @@ type Family struct {
 	NullWindow  bool      // with EveryLayer: no window where sliding_window is absent
 	FullEvery   int       // with LayerByType: without layer_types, every n-th layer has no window
 	LocalRope   LocalRope // rotation in the layers with a window
-	NoRope      bool      // no_rope_layers
+	NoRope      noRope    // layers without rotation
+	FFNKey      string    // key of the feed-forward width; "" is intermediate_size
+	Hybrid      bool      // layers may be Mamba or have experts: such models are refused
+	LongRope    bool      // the rope type longrope, and partial_rotary_factor
 	QueryScale  bool      // llama_4_scaling_beta among the rotary settings
 	Multipliers bool      // embedding_multiplier, residual_multiplier and logits_scaling
 	SqrtEmbed   bool      // the embedding's output is multiplied by sqrt(Hidden)
 	ActKey      string    // key of the activation; "" is hidden_act
+
+	Fused []Fused // weights of a layer that folders store in one matrix, or under another name
+}
+
+// Fused is a matrix of a folder with several of a layer's weights, one below the other. Names begin
+// behind the layer's number.
+type Fused struct {
+	Whole string
+	Parts []string
+}
+
+// Module returns the last part of a weight's name, which is peft's name of its linear layer.
+func Module(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }
+
+// WholeOf returns the fused matrix that has a linear layer of peft's name as a part.
+func (f Family) WholeOf(module string) (Fused, bool) {
+	for _, x := range f.Fused {
+		if slices.ContainsFunc(x.Parts, func(part string) bool { return Module(part) == module }) {
+			return x, true
+		}
+	}
+	return Fused{}, false
 }
 
 // windowing is the way a family's config.json describes sliding windows.
@@ -105,6 +130,15 @@ const (
 	// sliding_window holds for the layers that layer_types names, or for all but every
 	// sliding_window_pattern-th
 	LayerByType
+)
+
+// noRope is the way a family's config.json describes layers without rotation.
+type noRope int
+
+const (
+	AllRotate noRope = iota
+	ByLayer          // no_rope_layers
+	AllOrNone        // position_embedding_type: rope, or another value for none
 )
 
 // LocalRope is the rotary base of layers with a window where it is not that of the others. Such
@@ -126,6 +160,11 @@ var Families = map[string]Family{
 	"Mistral": {ModelType: "mistral", Spec: Spec{PreNorm: true}, Windows: EveryLayer},
 	"Ministral3": {ModelType: "ministral3", Spec: Spec{PreNorm: true}, HeadDim: 128, Eps: 1e-5,
 		Windows: EveryLayer, NullWindow: true, QueryScale: true},
+	"Phi3": {ModelType: "phi3", Spec: Spec{PreNorm: true}, Eps: 1e-5, KVHeads: true,
+		Windows: EveryLayer, NullWindow: true, LongRope: true,
+		Fused: []Fused{
+			{"self_attn.qkv_proj", []string{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
+			{"mlp.gate_up_proj", []string{"mlp.gate_proj", "mlp.up_proj"}}}},
 	"Gemma3": {ModelType: "gemma3_text",
 		Spec: Spec{PreNorm: true, PostNorm: true, NormOffset: 1, QKNorm: HeadNorm,
 			Act: GELUTanh},
@@ -134,13 +173,18 @@ var Families = map[string]Family{
 		Windows: LayerByType, FullEvery: 6, LocalRope: OwnBase, SqrtEmbed: true,
 		ActKey: "hidden_activation"},
 	"SmolLM3": {ModelType: "smollm3", Spec: Spec{PreNorm: true}, Tied: true, Theta: 2e6,
-		Windows: Switched, NoRope: true},
+		Windows: Switched, NoRope: ByLayer},
 	"Olmo2": {ModelType: "olmo2", Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
 		KVHeads: true},
 	"Olmo3": {ModelType: "olmo3", Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
 		Theta: 5e5, KVHeads: true, Windows: LayerByType, FullEvery: 4, LocalRope: SameBase},
 	"Granite": {ModelType: "granite", Spec: Spec{PreNorm: true}, KVHeads: true,
 		AttentionOf: "attention_multiplier", Multipliers: true},
+	"GraniteMoeHybrid": {ModelType: "granitemoehybrid", Spec: Spec{PreNorm: true}, KVHeads: true,
+		AttentionOf: "attention_multiplier", Multipliers: true, NoRope: AllOrNone,
+		FFNKey: "shared_intermediate_size", Hybrid: true,
+		Fused: []Fused{{"shared_mlp.input_linear", []string{"mlp.gate_proj", "mlp.up_proj"}},
+			{"shared_mlp.output_linear", []string{"mlp.down_proj"}}}},
 }
 
 // ModelTypes lists the families' model_type for an error: "llama, mistral, qwen2 or qwen3".
