@@ -58,6 +58,7 @@ type division struct {
 	least   int   // tiles of queries of such a part
 	few     int   // the most rows of a product that quantised weights are not unpacked for
 	onePass int   // the most columns of a norm whose gradients take one pass
+	surveys bool  // Sample looks at all logits again, also without filters
 }
 
 var (

@@ -578,6 +578,115 @@ func TestNormPasses(t *testing.T) {
 	}
 }
 
+// Without filters a draw reads one tile of a row's logits. It finds the tokens that the kernel with
+// filters finds, but where u lies at a token's border, and those that float64 sums allow.
+func TestDraw(t *testing.T) {
+	b := start(t, Options{Precision: F32}) // of weights that are the logits
+	s := set(t, b)
+	const V, R = 3*headTile + 333, 100
+	inf := float32(math.Inf(1))
+	one, u := make([]float32, R), make([]float64, R)
+	for r := range u {
+		one[r], u[r] = 1, float64(r)/(R-1)
+	}
+	u[R-1] = math.Nextafter(1, 0)
+	h := s.put(compute.Narrow, one)
+	draw := func(w *compute.Param, greedy, surveys bool) ([]int32, []float32) {
+		defer func() { b.surveys = false }()
+		b.surveys = surveys
+		ids, logp := make([]int32, R), make([]float32, R)
+		how := compute.Sampling{Temperature: 1}
+		if greedy {
+			how.Temperature = 0
+		}
+		b.Sample(ids, logp, h, w, how, u)
+		return ids, logp
+	}
+	for _, c := range []struct {
+		name string
+		make func(z []float32)
+		odd  bool // masses alone decide, not float64 sums
+	}{
+		{"flat", func([]float32) {}, false},
+		{"steep", func(z []float32) {
+			for i := range z {
+				z[i] *= 4
+			}
+		}, false},
+		{"far below and above 0", func(z []float32) {
+			for i := range z {
+				z[i] = 2*z[i] - 90 + 60*float32(i/headTile)
+			}
+		}, false},
+		{"borders of tiles", func(z []float32) {
+			for i := range z {
+				if z[i] = -inf; i%headTile == 0 || i%headTile == headTile-1 || i == V-1 {
+					z[i] = float32(i/headTile) / 3
+				}
+			}
+		}, false},
+		{"a tile without tokens", func(z []float32) {
+			for i := range headTile {
+				z[headTile+i] = -inf
+			}
+		}, false},
+		{"large", func(z []float32) {
+			for i := range z {
+				z[i] *= 1e30
+			}
+		}, true},
+		{"none", func(z []float32) {
+			for i := range z {
+				z[i] = -inf
+			}
+		}, true},
+		{"infinite", func(z []float32) { z[headTile+7], z[headTile+9] = inf, inf }, true},
+		{"no number", func(z []float32) { z[5] = float32(math.NaN()) }, true},
+	} {
+		z := s.normal(V)
+		c.make(z)
+		best := 2*headTile + 17 // twice
+		if !c.odd && c.name != "borders of tiles" {
+			z[best] = slices.Max(z)
+			z[best+headTile], z[slices.Index(z, z[best])] = z[best], z[best]-1
+		}
+		w := s.param(V, 1)
+		b.Upload(w.W, z)
+		b.Refresh(w)
+		for _, greedy := range []bool{false, true} {
+			ids, logp := draw(w, greedy, false)
+			want, wantP := draw(w, greedy, true)
+			differ := 0
+			for r := range ids {
+				if ids[r] != want[r] {
+					differ++
+				} else if math.Float32bits(logp[r]) != math.Float32bits(wantP[r]) {
+					t.Fatalf("%s: u=%v: log-probability %v, want %v", c.name, u[r], logp[r],
+						wantP[r])
+				}
+			}
+			if most := R / 50; differ > most || (greedy || c.odd) && differ > 0 {
+				t.Errorf("%s, greedy=%v: %d of %d tokens are others than the filters' kernel has",
+					c.name, greedy, differ, R)
+			}
+			if greedy || c.odd {
+				continue
+			}
+			sums := make([]float64, V+1) // sums[v] is the probability of tokens before v
+			top := slices.Max(z)
+			for v, x := range z {
+				sums[v+1] = sums[v] + math.Exp(float64(x-top))
+			}
+			for r, id := range ids {
+				from, to := sums[id]/sums[V], sums[id+1]/sums[V]
+				if from == to || u[r] < from-1e-6 || u[r] > to+1e-6 {
+					t.Fatalf("%s: u=%v gives token %d, of %v to %v", c.name, u[r], id, from, to)
+				}
+			}
+		}
+	}
+}
+
 // w0 is the first row of w as a norm's weights.
 func w0(w *compute.Param) *compute.Param {
 	return &compute.Param{Name: "w0", Rows: 1, Cols: w.Cols, W: w.W.Slice(0, w.Cols)}

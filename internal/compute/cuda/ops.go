@@ -19,13 +19,14 @@ type kernelSet struct {
 	ropeCache, geglu,
 	gegluGrad [2]*driver.Kernel
 	// to Wide
-	addNarrow                     *driver.Kernel
-	embedGrad                     *driver.Kernel
-	norm                          normKernels
-	colSum                        [2]*driver.Kernel
-	addPartials                   *driver.Kernel
-	gemm                          [2][2]*driver.Kernel // a and b, c
-	headStats, headFinish, sample *driver.Kernel
+	addNarrow   *driver.Kernel
+	embedGrad   *driver.Kernel
+	norm        normKernels
+	colSum      [2]*driver.Kernel
+	addPartials *driver.Kernel
+	gemm        [2][2]*driver.Kernel // a and b, c
+	headStats, headMasses, headFinish,
+	sample, draw *driver.Kernel
 	headGrad, score, scoreGrad,
 	scoreWGrad [2]*driver.Kernel
 	// head width 64, 128
@@ -93,7 +94,8 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 		colSum: pair("colsum"), addPartials: find("add_partials"),
 		gemm: [2][2]*driver.Kernel{{find("gemm_f32_f32_f32"), nil},
 			{find("gemm_bf16_bf16_f32"), find("gemm_bf16_bf16_bf16")}},
-		headStats: find("head_stats"), headFinish: find("head_finish"), sample: find("sample"),
+		headStats: find("head_stats"), headMasses: find("head_masses"),
+		headFinish: find("head_finish"), sample: find("sample"), draw: find("draw"),
 		headGrad: pair("head_grad"), score: pair("score"), scoreGrad: pair("score_grad"),
 		scoreWGrad: pair("score_wgrad"),
 		attnFwd:    wideHeads("attn_fwd"), attnDelta: wideHeads("attn_bwd_delta"),
