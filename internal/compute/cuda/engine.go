@@ -42,9 +42,7 @@ type Backend struct {
 	retired []block // staging that was too small, which the operation that runs may still read
 	pack    layout
 	graph   graphs
-	counts  compute.Counts
-
-	launched, copied int // commands so far
+	tally   // of commands so far
 
 	words [maxArgs]uint64         // arguments of the kernel that is launched
 	args  [maxArgs]unsafe.Pointer // their addresses
@@ -197,6 +195,7 @@ func (b *Backend) enter() (leave func()) {
 	if b.graph.mode != plain {
 		return func() {} // Repeat has
 	}
+	b.graph.operations++
 	leave = b.dev.Enter()
 	b.ring.begin()
 	if len(b.retired) > 0 {

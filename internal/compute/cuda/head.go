@@ -214,7 +214,7 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 		b.finish(k, lp+skip, 0, 0, n)
 	}
 	both := make([]int32, 2*R)
-	if b.readBack(bytesOf(both), id) {
+	if b.readBack(bytesOf(both), id, b.compareAhead) {
 		copy(ids, both)
 		copy(bytesOf(logp), bytesOf(both[R:]))
 	}
