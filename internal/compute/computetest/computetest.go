@@ -350,7 +350,7 @@ func (s *suite) repeat() {
 			if i == 0 {
 				op()
 			} else {
-				s.dev.Repeat(fmt.Sprintf("test %d", N), op)
+				s.dev.Repeat(fmt.Sprintf("test %d", N), compute.Indices{}, op)
 			}
 			for _, x := range []compute.Tensor{m.x, m.k} {
 				results[i] = append(results[i], download(s.t, s.dev, x)...)

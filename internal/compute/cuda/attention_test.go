@@ -336,7 +336,7 @@ func TestDecodeSplits(t *testing.T) {
 			got[(R-2)*a.H*a.E:(R-1)*a.H*a.E])
 		counts := make([]int32, R*a.K)
 		leave := fast.b.dev.Enter()
-		if !fast.b.readBack(bytesOf(counts), fast.b.arrived.p) || slices.Max(counts) != 0 {
+		if !fast.b.readBack(bytesOf(counts), fast.b.arrived.p, nil) || slices.Max(counts) != 0 {
 			t.Errorf("width %d: counters %v, want zeros", a.E, counts)
 		}
 		leave()
