@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"gad/internal/compute"
@@ -67,9 +68,10 @@ type suite struct {
 	dev compute.Backend
 	ref compute.Backend // nil: only record
 	Contract
-	rng   *rand.Rand
-	trace [][]float32 // all results in order, to compare two runs
-	names []string
+	rng       *rand.Rand
+	trace     [][]float32 // all results in order, to compare two runs
+	names     []string
+	allocated []compute.Tensor // memory that put allocated and free has not freed, in order
 }
 
 // value is one tensor of a case, on the host.
@@ -384,8 +386,25 @@ func (s *suite) put(c compute.Class, host []float32) compute.Tensor {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	s.allocated = append(s.allocated, t)
 	s.dev.Upload(t, host)
 	return t
+}
+
+// free frees t on the backend under test.
+func (s *suite) free(t compute.Tensor) {
+	s.allocated = slices.DeleteFunc(s.allocated,
+		func(u compute.Tensor) bool { return u.Mem() == t.Mem() })
+	s.dev.Free(t)
+}
+
+// sweep frees what a test has left: the emulated device looks at all memory that is allocated each
+// time that it has run something.
+func (s *suite) sweep() {
+	for _, t := range s.allocated {
+		s.dev.Free(t)
+	}
+	s.allocated = nil
 }
 
 func (s *suite) wide(host []float32) compute.Tensor   { return s.put(compute.Wide, host) }
