@@ -464,7 +464,8 @@ func (s *suite) giveMoments(p *compute.Param, c compute.Class) {
 // frozen: weights that are kept as products read them give the bits that Narrow ones give,
 // however they came there and whatever they were used for before.
 func (s *suite) frozen() {
-	for _, shape := range [][2]int{{2, 1}, {37, 19}, {64, 32}, {33, 64}, {130, 96}, {1030, 8}} {
+	for _, shape := range s.shapes([2]int{2, 1}, [2]int{37, 19}, [2]int{64, 32}, [2]int{33, 64},
+		[2]int{130, 96}, [2]int{1030, 8}) {
 		O, I := shape[0], shape[1]
 		host := s.normal(O * I)
 		what := "first"

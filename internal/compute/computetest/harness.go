@@ -52,8 +52,8 @@ type Contract struct {
 	// Workers are the counts whose results are compared; nil is 2, 1, 3 and 8. Sizes of
 	// released models are tried with counts of at most 2.
 	Workers []int
-	// Few takes half of the numbers of rows and a third of the heads, windows and packs of
-	// attention: for a backend or a variant that others are like.
+	// Few takes half of the numbers of rows and of the shapes of weights, a fifth of the heads,
+	// windows and packs of attention: for a backend or a variant that others are like.
 	Few bool
 	// Small leaves out the sizes of released models.
 	Small bool
@@ -82,6 +82,16 @@ type value struct {
 	wide  bool      // held to Contract.Tol although the case has Narrow tensors
 	data  []float32 // before the operation
 	out   []float32 // after it, on the backend under test
+}
+
+// shapes returns the shapes of weights to try, with Few every second of them.
+func (s *suite) shapes(all ...[2]int) (some [][2]int) {
+	for i, shape := range all {
+		if !s.Few || i%2 == 1 {
+			some = append(some, shape)
+		}
+	}
+	return some
 }
 
 // narrow makes v Narrow, and its values such as that can hold.

@@ -32,8 +32,8 @@ func roundTrip(class compute.Class, x []float32) []float32 {
 func (s *suite) quant() {
 	for _, class := range s.quantClasses() {
 		s.zeroBlocks(class)
-		for _, shape := range [][2]int{{2, 32}, {37, 64}, {33, 96}, {64, 544}, {130, 1088},
-			{1060, 32}} {
+		for _, shape := range s.shapes([2]int{2, 32}, [2]int{37, 64}, [2]int{33, 96},
+			[2]int{64, 544}, [2]int{130, 1088}, [2]int{1060, 32}) {
 			O, I := shape[0], shape[1]
 			if O*I > 5000 && s.dev.Name() == "ref" {
 				continue // the reference has no tiles
