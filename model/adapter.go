@@ -101,46 +101,14 @@ func adapterNames(dir string) []string {
 func adaptedLayers(names []string) (layers []string) {
 	for _, layer := range linearLayers {
 		if slices.ContainsFunc(names, func(n string) bool {
-			module, _, adapter := strings.Cut(n, ".lora_A.")
-			return adapter && adapterTarget(module) == layer
+			module, _, ok := strings.Cut(n, ".lora_A.")
+			module = architecture.Module(module)
+			return ok && (module == layer || slices.Contains(fusedParts(module), layer))
 		}) {
 			layers = append(layers, layer)
 		}
 	}
 	return layers
-}
-
-// adapterTarget returns the name in LoRA.Targets of a module, which a family may name otherwise.
-func adapterTarget(module string) string {
-	name := module[strings.LastIndexByte(module, '.')+1:]
-	for _, f := range architecture.Families {
-		for llama, own := range f.Modules {
-			target := llama[strings.LastIndexByte(llama, '.')+1:]
-			if strings.HasSuffix(own, "."+name) && slices.Contains(linearLayers, target) {
-				return target
-			}
-		}
-	}
-	return name
-}
-
-// targetModules returns the last parts of the names of the modules that have adapters, in a
-// block's order.
-func (l *layout) targetModules(o LoRA) (names []string) {
-	for _, target := range o.targets() {
-		for i := range l.blocks {
-			w := l.blocks[i].weight(target)
-			if w == nil {
-				continue
-			}
-			module := strings.TrimSuffix(w.Name, ".weight")
-			name := module[strings.LastIndexByte(module, '.')+1:]
-			if !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
-	}
-	return names
 }
 
 // parseAdapterConfig reads adapter_config.json. names returns the names of the adapters' tensors,
@@ -194,8 +162,11 @@ func parseAdapterConfig(b []byte, names func() []string) (a AdapterConfig, err e
 		if err := json.Unmarshal(p.Targets, &list); err != nil || len(list) == 0 {
 			return a, fmt.Errorf("key \"target_modules\": expected a list of layers")
 		}
-		for i, name := range list { // peft may list each layer's modules
-			list[i] = adapterTarget(name)
+		for i := 0; i < len(list); i++ { // peft may list each layer's modules
+			list[i] = architecture.Module(list[i])
+			if parts := fusedParts(list[i]); parts != nil {
+				list = slices.Replace(list, i, i+1, parts...)
+			}
 		}
 		slices.Sort(list)
 		a.LoRA.Targets = strings.Join(slices.Compact(list), ",")
@@ -229,7 +200,7 @@ func (m *Model) saveAdapter(create func(name string) (io.WriteCloser, error)) er
 	p := map[string]any{
 		"peft_type": "LORA", "task_type": taskName, "base_model_name_or_path": base, "r": l.Rank,
 		"lora_alpha": l.alpha(), "lora_dropout": 0.0,
-		"target_modules": m.targetModules(l), "bias": "none", "use_rslora": l.RSLoRA, "use_dora": false,
+		"target_modules": m.peftModules(l), "bias": "none", "use_rslora": l.RSLoRA, "use_dora": false,
 		"fan_in_fan_out": false, "inference_mode": true,
 		"modules_to_save": nil, "rank_pattern": map[string]int{}, "alpha_pattern": map[string]int{},
 		"layers_to_transform": nil,
@@ -250,14 +221,14 @@ func (m *Model) saveAdapter(create func(name string) (io.WriteCloser, error)) er
 	if err = errors.Join(err, w.Close()); err != nil {
 		return fmt.Errorf("model: save: %s: %w", AdapterConfigName, err)
 	}
-	var ts []safetensors.Source
+	var weights []files.Weight
 	for _, p := range m.params {
-		ts = append(ts, m.source(peftName(p), p.Shape, p.W, safetensors.F32))
+		weights = append(weights, m.weight(peftName(p), p.Shape, p.W, safetensors.F32))
 	}
 	if w, err = create(adapterWeights); err != nil {
 		return fmt.Errorf("model: save: %w", err)
 	}
-	err = safetensors.Write(w, ts, map[string]string{"format": "pt", baseDigest: digest})
+	err = safetensors.Write(w, m.cfg.streams(weights), map[string]string{"format": "pt", baseDigest: digest})
 	if err = errors.Join(err, w.Close()); err != nil {
 		return fmt.Errorf("model: save: %s: %w", adapterWeights, err)
 	}
@@ -282,12 +253,13 @@ func (m *Model) loadAdapter(dir string, kind Kind) error {
 			dir, task[Scorer])
 	}
 	path := filepath.Join(dir, adapterWeights)
-	f, err := safetensors.Open(path)
+	file, err := safetensors.Open(path)
 	if err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
-	defer f.Close()
-	if was := f.Metadata()[baseDigest]; was != "" && m.base.dir != "" {
+	defer file.Close()
+	f := m.cfg.arrangement().View(files.FileOf(file))
+	if was := file.Metadata()[baseDigest]; was != "" && m.base.dir != "" {
 		digest, err := m.base.Digest()
 		if err != nil {
 			return err
@@ -325,7 +297,7 @@ func (m *Model) loadAdapter(dir string, kind Kind) error {
 	var list []transfer
 	for _, p := range m.params {
 		if t, ok := f.Tensor(peftName(p)); ok {
-			list = append(list, transfer{from: files.Plain(t), to: p.W})
+			list = append(list, transfer{from: t, to: p.W})
 		}
 	}
 	if err := upload(m.be, list); err != nil {

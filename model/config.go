@@ -33,6 +33,7 @@ type Config struct {
 	RMSEps       float64      // added to the mean square in RMSNorm
 	RopeTheta    float64      // base of the rotary frequencies
 	RopeScaling  *RopeScaling // nil: unscaled frequencies
+	RotaryDim    int          // elements of a head that rotate, its first ones; 0: all
 	// rotary base in the layers with a window, without RopeScaling; 0: RopeTheta
 	LocalTheta    float64
 	TieEmbeddings bool // the head is the embedding
@@ -122,7 +123,13 @@ func parseConfig(b []byte) (Config, error) {
 	}
 	// sizes of zero are refused below, by their own name
 	c.HeadDim = r.int("head_dim", max(headDim, 1))
-	c.FFN = r.int(r.ffnKey(fam), 0)
+	ffn := fam.FFNKey
+	if _, ok := r.get("block_ff_dim"); ok && fam.Convs {
+		ffn = "block_ff_dim"
+	} else if ffn == "" {
+		ffn = "intermediate_size"
+	}
+	c.FFN = r.int(ffn, 0)
 	c.Vocab = r.int("vocab_size", 0)
 	c.MaxPosition = r.int("max_position_embeddings", 0)
 	c.RMSEps = r.float(fam.EpsName(), or(fam.Eps, 1e-6))
@@ -177,14 +184,20 @@ func (r *reader) layers(c *Config, fam architecture.Family) {
 	var types []string
 	r.value("layer_types", "a list of strings", &types)
 	mayslide := fam.Windows == architecture.LayerByType || fam.Windows == architecture.EveryLayer
+	if fam.Hybrid {
+		r.hybrid(types)
+	}
 	for i, t := range types {
+		if fam.Hybrid && t == "attention" { // the name of transformers 4
+			continue
+		}
 		if t != "full_attention" && !(mayslide && t == "sliding_attention") &&
 			!(fam.Convs && t == "conv") {
 			r.fail("key \"layer_types\": layer %d: %.40q: %w: only full_attention is implemented",
 				i, t, ErrUnsupported)
 		}
 	}
-	if n := len(types); n > 0 && n != c.Layers && (mayslide || fam.Convs) {
+	if n := len(types); n > 0 && n != c.Layers && (mayslide || fam.Hybrid || fam.Convs) {
 		r.fail("key \"layer_types\": %d layers: num_hidden_layers is %d", n, c.Layers)
 	}
 	window := func() int { // the window's length; the classes' default is 4096
@@ -239,20 +252,34 @@ func (r *reader) layers(c *Config, fam architecture.Family) {
 			c.LocalTheta = 0
 		}
 	}
-	if fam.NoRope {
+	switch fam.NoRope {
+	case architecture.ByLayer:
 		r.noRope(c)
+	case architecture.AllOrNone:
+		if kind := r.str("position_embedding_type", ""); kind != "rope" && c.Layers >= 0 &&
+			c.Layers <= 1<<10 {
+			c.NoRope = slices.Repeat([]bool{true}, c.Layers)
+		}
 	}
 	if fam.Convs {
 		r.convs(c, types)
 	}
 }
 
-// ffnKey returns the key of the feed-forward layer's width.
-func (r *reader) ffnKey(fam architecture.Family) string {
-	if _, ok := r.get("block_ff_dim"); ok && fam.Convs {
-		return "block_ff_dim"
+// hybrid refuses layers of Mamba and mixtures of experts, both of which are the class's defaults.
+func (r *reader) hybrid(types []string) {
+	if n := r.int("num_local_experts", 8); n != 0 {
+		r.fail("key \"num_local_experts\": %d: %w: a mixture of experts: use a dense model", n,
+			ErrUnsupported)
 	}
-	return "intermediate_size"
+	for i, t := range types {
+		if t == "mamba" || t == "linear_attention" {
+			r.fail("key \"layer_types\": layer %d: %q: %w: Mamba is not implemented: use a model whose layers are all attention", i, t, ErrUnsupported)
+		}
+	}
+	if types == nil {
+		r.fail("key \"layer_types\": is missing: %w: all layers are then Mamba, which is not implemented", ErrUnsupported)
+	}
 }
 
 // convs reads the layers of a short convolution, those that layer_types or full_attn_idxs do not
@@ -374,10 +401,11 @@ func (r *reader) get(key string) (json.RawMessage, bool) {
 // value decodes key into p; an absent key leaves p unchanged. want describes the type in errors.
 func (r *reader) value(key, want string, p any) {
 	if v, ok := r.get(key); ok && json.Unmarshal(v, p) != nil {
-		if len(v) > 40 {
-			v = append(v[:40:40], "..."...)
+		text := strings.Join(strings.Fields(string(v)), " ")
+		if len(text) > 40 {
+			text = text[:40] + "..."
 		}
-		r.fail("key %q: %s: expected %s", key, v, want)
+		r.fail("key %q: %s: expected %s", key, text, want)
 	}
 }
 
@@ -442,7 +470,7 @@ func (r *reader) refuse(arch string, fam architecture.Family) {
 		r.fail("key \"rope_interleaved\": true: %w: export the weights as transformers has them",
 			ErrUnsupported)
 	}
-	if r.float("partial_rotary_factor", 1) != 1 {
+	if !fam.LongRope && r.float("partial_rotary_factor", 1) != 1 {
 		r.fail("key \"partial_rotary_factor\": %s: %w: only full rotation is implemented",
 			r.raw["partial_rotary_factor"], ErrUnsupported)
 	}
@@ -493,6 +521,10 @@ func (c Config) validate() error {
 	if c.HeadDim%2 != 0 {
 		return fmt.Errorf("key \"head_dim\": %d: odd: rotary positions need pairs", c.HeadDim)
 	}
+	if c.RotaryDim != 0 && (c.RotaryDim%2 != 0 || c.RotaryDim < 2 || c.RotaryDim >= c.HeadDim ||
+		!fam.LongRope) {
+		return fmt.Errorf("key \"partial_rotary_factor\": %d of %d elements of a head: %w for %s: rotary positions need pairs, and Phi-3", c.RotaryDim, c.HeadDim, ErrUnsupported, c.Architecture)
+	}
 	if !(c.RMSEps > 0 && c.RMSEps < 1) {
 		return fmt.Errorf("key \"rms_norm_eps\": %g: expected a number between 0 and 1", c.RMSEps)
 	}
@@ -508,6 +540,10 @@ func (c Config) validate() error {
 	if s := c.RopeScaling; s != nil {
 		if err := s.Validate(); err != nil {
 			return err
+		}
+		if pairs := (or(c.RotaryDim, c.HeadDim)) / 2; s.Type == "longrope" && (!fam.LongRope ||
+			len(s.ShortFactors) != pairs || c.MaxPosition > s.OriginalMaxPosition) {
+			return fmt.Errorf("key \"short_factor\": %d numbers, of %d positions: %s has %d rotated pairs, and its short factors are for at most %d positions", len(s.ShortFactors), c.MaxPosition, c.Architecture, pairs, s.OriginalMaxPosition)
 		}
 		if s.Type == "yarn" && c.RopeTheta == 1 {
 			return fmt.Errorf(
@@ -548,7 +584,8 @@ func (c Config) validateLayers(fam architecture.Family) error {
 		c.Conv == nil && c.Taps != 0 {
 		return fmt.Errorf("key \"layer_types\": %d layers, a short convolution of %d tokens: %s takes one for each of %d layers, and 1 to 16 tokens, or none", len(c.Conv), c.Taps, c.Architecture, c.Layers)
 	}
-	if c.NoRope != nil && (!fam.NoRope || len(c.NoRope) != c.Layers) {
+	if c.NoRope != nil && (fam.NoRope == architecture.AllRotate || len(c.NoRope) != c.Layers ||
+		fam.NoRope == architecture.AllOrNone && slices.Contains(c.NoRope, false)) {
 		return fmt.Errorf("key \"no_rope_layers\": %d layers: %s takes one for each of %d, or none",
 			len(c.NoRope), c.Architecture, c.Layers)
 	}
@@ -643,6 +680,13 @@ func (c Config) encode(k Kind, dtype string) ([]byte, error) {
 		out["use_cache"] = true
 		if s := c.RopeScaling; s != nil {
 			out["rope_scaling"] = s.Encode()
+			if s.Type == "longrope" {
+				out["max_position_embeddings"] = s.Stretched
+				out["original_max_position_embeddings"] = s.OriginalMaxPosition
+			}
+		}
+		if fam := architecture.Families[c.Architecture]; fam.LongRope {
+			out["partial_rotary_factor"] = float64(or(c.RotaryDim, c.HeadDim)) / float64(c.HeadDim)
 		}
 		c.encodeFamily(out)
 	}
@@ -696,7 +740,24 @@ func (c Config) encodeFamily(out map[string]any) {
 			c.encodeLocalRope(out, fam.LocalRope)
 		}
 	}
-	if fam.NoRope {
+	if fam.FFNKey != "" {
+		out[fam.FFNKey] = c.FFN
+	}
+	if fam.Hybrid {
+		// transformers 5 reads its older name too, llama.cpp's converter only this
+		out["layer_types"] = slices.Repeat([]string{"attention"}, c.Layers)
+		out["num_local_experts"], out["num_experts_per_tok"] = 0, 0
+		if _, ok := out["mamba_n_heads"]; !ok { // the default does not suit every width
+			out["mamba_n_heads"] = 1
+		}
+	}
+	switch fam.NoRope {
+	case architecture.AllOrNone:
+		out["position_embedding_type"] = "rope"
+		if c.NoRope != nil {
+			out["position_embedding_type"] = "nope"
+		}
+	case architecture.ByLayer:
 		rotates := make([]int, c.Layers)
 		for i := range rotates {
 			if c.NoRope == nil || !c.NoRope[i] {
@@ -913,7 +974,8 @@ func (c *Config) spec(k Kind) architecture.Spec {
 	if k == LM {
 		s.Final = 1 / or(c.LogitDivisor, 1)
 	}
-	s.Ropes = []rope.Rotation{{HeadDim: c.HeadDim, Theta: c.RopeTheta, Scaling: c.RopeScaling}}
+	s.Ropes = []rope.Rotation{{HeadDim: c.HeadDim, Rotated: c.RotaryDim, Theta: c.RopeTheta,
+		Scaling: c.RopeScaling}}
 	local := 0
 	if c.LocalTheta > 0 && c.Window > 0 {
 		s.Ropes, local = append(s.Ropes, rope.Rotation{HeadDim: c.HeadDim, Theta: c.LocalTheta}), 1
@@ -946,7 +1008,7 @@ func (c *Config) spec(k Kind) architecture.Spec {
 }
 
 // or returns x, or other if x is 0.
-func or(x, other float64) float64 {
+func or[T int | float64](x, other T) T {
 	if x == 0 {
 		return other
 	}

@@ -12,6 +12,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/safetensors"
+	"gad/model/internal/architecture"
 	"gad/model/internal/files"
 )
 
@@ -101,7 +102,7 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 		return nil, err
 	}
 	defer f.Close()
-	f = files.StripPrefix(f)
+	f = c.arrangement().View(files.StripPrefix(f))
 	if c.DType, err = checkTensors(f, c, from, o.Kind); err != nil {
 		return nil, fmt.Errorf("model: %s: %w", dir, err)
 	}
@@ -146,6 +147,39 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 		return nil, fmt.Errorf("model: %s: %w", dir, err)
 	}
 	return m, nil
+}
+
+// arrangement returns how folders of c's family store its weights. The pairs of a rotated head are
+// half a head apart in the model; where only the first elements of a head rotate, the folder's are
+// half of these apart.
+func (c Config) arrangement() (a files.Arrangement) {
+	rows := map[string]int{"self_attn.q_proj": c.Heads * c.HeadDim,
+		"self_attn.k_proj": c.KVHeads * c.HeadDim, "self_attn.v_proj": c.KVHeads * c.HeadDim,
+		"self_attn.o_proj": c.Hidden, "conv.o_proj": c.Hidden,
+		"mlp.gate_proj": c.FFN, "mlp.up_proj": c.FFN, "mlp.down_proj": c.Hidden,
+		"norm": c.Hidden, "input_layernorm": c.Hidden, "post_attention_layernorm": c.Hidden,
+		"self_attn.q_norm": c.HeadDim, "self_attn.k_norm": c.HeadDim}
+	for _, f := range architecture.Families[c.Architecture].Fused {
+		whole := files.Fused{Whole: f.Whole}
+		for _, part := range f.Parts {
+			whole.Parts = append(whole.Parts, files.Part{Name: part, Rows: rows[part]})
+		}
+		a.Fused = append(a.Fused, whole)
+	}
+	if turned := c.RotaryDim / 2; turned > 0 {
+		half := c.HeadDim / 2
+		order := func(row int) int {
+			e := row % c.HeadDim
+			head, side, in := row-e, e/half, e%half
+			if in < turned {
+				return head + side*turned + in
+			}
+			return head + 2*turned + side*(half-turned) + in - turned
+		}
+		a.Reordered = map[string]func(int) int{"self_attn.q_proj": order,
+			"self_attn.k_proj": order}
+	}
+	return a
 }
 
 // checkTensors compares the folder's tensors with the parameters of a model of kind from, to make a
@@ -256,21 +290,21 @@ type Weight struct {
 	Read func(dst []float32, lo int) error
 }
 
-// Weights returns all weights of a language model, in a fixed order, tied ones once. For a model
+// Weights returns all weights of a language model as its folder stores them, tied ones once. For a model
 // with adapters they are the base's with the adapters added, as in Merged, but one at a time:
 // reading them in order takes the memory of the largest, no second model.
-func (m *Model) Weights() []Weight {
+func (m *Model) Weights() (list []Weight) {
 	params := m.params
 	if m.base != nil {
 		params = m.base.params
 	}
 	var (
-		list   []Weight
+		all    []files.Weight
 		merged *compute.Param // the weight whose sum with its adapter is in sum
 		sum    compute.Tensor
 	)
 	for _, p := range params {
-		list = append(list, Weight{p.Name, p.Shape, func(dst []float32, lo int) error {
+		read := func(dst []float32, lo int) error {
 			if m.adapters[p] == nil {
 				return m.read(p.Name, p.W, dst, lo)
 			}
@@ -286,7 +320,11 @@ func (m *Model) Weights() []Weight {
 				merged = p
 			}
 			return m.read(p.Name, sum, dst, lo)
-		}})
+		}
+		all = append(all, files.Weight{Name: p.Name, Shape: p.Shape, Read: read})
+	}
+	for _, w := range m.cfg.arrangement().Stored(all) {
+		list = append(list, Weight{w.Name, w.Shape, w.Read})
 	}
 	return list
 }
@@ -317,22 +355,41 @@ func checkFinite(name string, part []float32, lo int) error {
 	return nil
 }
 
-// source returns a tensor for a safetensors file that streams t as elements of type dt.
-func (m *Model) source(name string, shape []int, t compute.Tensor,
-	dt safetensors.DType) safetensors.Source {
-	return safetensors.Source{Name: name, DType: dt, Shape: shape, Write: func(w io.Writer) error {
-		buf := make([]float32, min(files.Chunk, t.Len()))
-		for lo := 0; lo < t.Len(); lo += files.Chunk {
-			b := buf[:min(files.Chunk, t.Len()-lo)]
-			if err := m.read(name, t, b, lo); err != nil {
-				return err
+// stream returns a tensor for a safetensors file that streams w.
+func stream(w files.Weight) safetensors.Source {
+	size := 1
+	for _, n := range w.Shape {
+		size *= n
+	}
+	return safetensors.Source{Name: w.Name, DType: w.DType, Shape: w.Shape,
+		Write: func(to io.Writer) error {
+			buf := make([]float32, min(files.Chunk, size))
+			for lo := 0; lo < size; lo += files.Chunk {
+				b := buf[:min(files.Chunk, size-lo)]
+				if err := w.Read(b, lo); err != nil {
+					return err
+				}
+				if err := safetensors.EncodeFloat32(to, w.DType, b); err != nil {
+					return err
+				}
 			}
-			if err := safetensors.EncodeFloat32(w, dt, b); err != nil {
-				return err
-			}
-		}
-		return nil
-	}}
+			return nil
+		}}
+}
+
+// weight returns t, a tensor of m, for stream, under name and as elements of type dt.
+func (m *Model) weight(name string, shape []int, t compute.Tensor,
+	dt safetensors.DType) files.Weight {
+	return files.Weight{Name: name, Shape: shape, DType: dt,
+		Read: func(dst []float32, lo int) error { return m.read(name, t, dst, lo) }}
+}
+
+// streams returns the tensors for the safetensors files of a folder with these weights.
+func (c Config) streams(weights []files.Weight) (list []safetensors.Source) {
+	for _, w := range c.arrangement().Stored(weights) {
+		list = append(list, stream(w))
+	}
+	return list
 }
 
 // Save writes config.json and the weights as transformers loads them, through
@@ -371,15 +428,15 @@ func (m *Model) Save(create func(name string) (io.WriteCloser, error), dtype str
 	if err = errors.Join(err, w.Close()); err != nil {
 		return fmt.Errorf("model: save: config.json: %w", err)
 	}
-	var ts []safetensors.Source
+	var weights []files.Weight
 	for _, p := range m.params {
 		to := dt
 		if was, ok := m.dtypes[p.Name]; own && ok {
 			to = was
 		}
-		ts = append(ts, m.source(p.Name, p.Shape, p.W, to))
+		weights = append(weights, m.weight(p.Name, p.Shape, p.W, to))
 	}
-	if err := safetensors.WriteFolder(create, ts, maxShard, nil); err != nil {
+	if err := safetensors.WriteFolder(create, m.cfg.streams(weights), maxShard, nil); err != nil {
 		return fmt.Errorf("model: save: %w", err)
 	}
 	return nil

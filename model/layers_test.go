@@ -14,6 +14,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/ref"
 	"gad/internal/safetensors"
+	"gad/model/internal/files"
 )
 
 func TestParseLayers(t *testing.T) {
@@ -69,7 +70,7 @@ func deep(t *testing.T, be compute.Backend, arch string, matrix, vector safetens
 	must(t, err)
 	defer m.Close()
 	shake(m)
-	var ts []safetensors.Source
+	var weights []files.Weight
 	for _, p := range m.params {
 		dt := matrix
 		if len(p.Shape) == 1 {
@@ -80,11 +81,11 @@ func deep(t *testing.T, be compute.Backend, arch string, matrix, vector safetens
 				m.fill(p, func(int) float32 { return 0 })
 			}
 		}
-		ts = append(ts, m.source(p.Name, p.Shape, p.W, dt))
+		weights = append(weights, m.weight(p.Name, p.Shape, p.W, dt))
 	}
 	d := t.TempDir()
 	must(t, m.Save(dir(d).create, "float32", 0))
-	must(t, safetensors.WriteFolder(dir(d).create, ts, 4000, nil))
+	must(t, safetensors.WriteFolder(dir(d).create, c.streams(weights), 4000, nil))
 	must(t, os.Remove(filepath.Join(d, "model.safetensors")))
 	path := filepath.Join(d, "config.json")
 	raw, err := os.ReadFile(path)

@@ -8,6 +8,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/philox"
+	"gad/model/internal/architecture"
 	"gad/model/internal/files"
 )
 
@@ -119,6 +120,60 @@ func (l LoRA) attentionTargets() []string {
 		func(name string) bool { return name == inProjection })
 }
 
+// fusedParts returns the linear layers in the fused matrix of peft's name module, nil if no family
+// has such a matrix.
+func fusedParts(module string) (parts []string) {
+	for _, fam := range architecture.Families {
+		for _, f := range fam.Fused {
+			if architecture.Module(f.Whole) == module && parts == nil {
+				for _, part := range f.Parts {
+					parts = append(parts, architecture.Module(part))
+				}
+			}
+		}
+	}
+	return parts
+}
+
+// peftModules returns the adapted layers of a model by peft's names.
+func (l layout) peftModules(o LoRA) (modules []string) {
+	for _, target := range o.targets() {
+		for i := range l.blocks {
+			w := l.blocks[i].weight(target)
+			if w == nil {
+				continue
+			}
+			name := strings.TrimSuffix(w.Name, ".weight")
+			if f, ok := l.family.WholeOf(name); ok {
+				name = f.Whole
+			}
+			if name = architecture.Module(name); !slices.Contains(modules, name) {
+				modules = append(modules, name)
+			}
+		}
+	}
+	return modules
+}
+
+// fits refuses targets that are some parts of a matrix which the folders of a family store as one.
+func (l LoRA) fits(fam architecture.Family) error {
+	targets := l.targets()
+	for _, f := range fam.Fused {
+		var in, out []string
+		for _, part := range f.Parts {
+			if name := architecture.Module(part); slices.Contains(targets, name) {
+				in = append(in, name)
+			} else {
+				out = append(out, name)
+			}
+		}
+		if len(in) > 0 && len(out) > 0 {
+			return fmt.Errorf("model: adapt: lora.targets: %s without %s: %s stores them as one matrix %s: name all of them", strings.Join(in, ","), strings.Join(out, ","), fam.ModelType, architecture.Module(f.Whole))
+		}
+	}
+	return nil
+}
+
 // String returns the settings, or "none" without adapters.
 func (l LoRA) String() string {
 	if !l.On() {
@@ -139,7 +194,8 @@ func (l LoRA) settings() string {
 	return s
 }
 
-// adapter is the pair of matrices that is added to a frozen weight.
+// adapter is the pair of matrices that is added to a frozen weight. Weights that folders store in
+// one matrix share their A, as peft has it.
 type adapter struct {
 	a, b  *compute.Param // [r,I], [O,r]
 	scale float64
@@ -153,21 +209,31 @@ const peftPrefix = "base_model.model."
 func (l layout) newAdapters(o LoRA) (params []*compute.Param,
 	adapters map[*compute.Param]*adapter) {
 	adapters = map[*compute.Param]*adapter{}
+	matrix := func(module, which string, rows, cols int) *compute.Param {
+		p := &compute.Param{Name: peftPrefix + module + which, Shape: []int{rows, cols},
+			Rows: rows, Cols: cols, Decay: true}
+		params = append(params, p)
+		return p
+	}
 	for i := range l.blocks {
+		shared := map[string]*compute.Param{} // A of each fused matrix
 		for _, name := range o.targets() {
 			w := l.blocks[i].weight(name)
 			if w == nil {
 				continue
 			}
-			module := peftPrefix + strings.TrimSuffix(w.Name, ".weight")
-			matrix := func(which string, rows, cols int) *compute.Param {
-				return &compute.Param{Name: module + which, Shape: []int{rows, cols}, Rows: rows,
-					Cols: cols, Decay: true}
+			own := strings.TrimSuffix(w.Name, ".weight")
+			module := own
+			if f, ok := l.family.WholeOf(own); ok {
+				module = fmt.Sprintf("model.layers.%d.%s", i, f.Whole)
 			}
-			ad := &adapter{matrix(".lora_A.weight", o.Rank, w.Cols),
-				matrix(".lora_B.weight", w.Rows, o.Rank), o.Scaling()}
+			ad := &adapter{a: shared[module], scale: o.Scaling()}
+			if ad.a == nil {
+				ad.a = matrix(module, ".lora_A.weight", o.Rank, w.Cols)
+				shared[module] = ad.a
+			}
+			ad.b = matrix(own, ".lora_B.weight", w.Rows, o.Rank)
 			adapters[w] = ad
-			params = append(params, ad.a, ad.b)
 		}
 	}
 	return params, adapters
@@ -207,6 +273,9 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 		return nil, fmt.Errorf("model: adapt: nothing to train: give LoRA a rank")
 	}
 	if err := o.LoRA.Validate("lora"); err != nil {
+		return nil, err
+	}
+	if err := o.LoRA.fits(m.layout.family); err != nil {
 		return nil, err
 	}
 	a := &Model{network: newNetwork(m.be, m.cfg, m.layout, o), opt: o, base: m, tokens: m.tokens}

@@ -156,6 +156,7 @@ type layout struct {
 	// the model's own parameters in a fixed order: embedding, blocks, final norm, head; with a base
 	// only the adapters and a Scorer's head
 	params []*compute.Param
+	family architecture.Family
 	embed  *compute.Param // [V,D]
 	blocks []blockParams
 	norm   *compute.Param // [D]
@@ -182,7 +183,7 @@ type blockParams struct {
 
 // arrange returns the parameters of a model of kind k, without memory.
 func (c Config) arrange(k Kind) layout {
-	var l layout
+	l := layout{family: architecture.Families[c.Architecture]}
 	add := func(name string, shape ...int) *compute.Param {
 		p := &compute.Param{Name: name, Shape: shape, Rows: 1, Cols: shape[len(shape)-1],
 			Decay: len(shape) > 1}
@@ -195,10 +196,9 @@ func (c Config) arrange(k Kind) layout {
 		l.params = append(l.params, p)
 		return p
 	}
-	fam := architecture.Families[c.Architecture]
-	d, q, kv, spec := c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, fam.Spec
-	norm := func(pre, module string, width int) *compute.Param {
-		p := add(pre+fam.Module(module)+".weight", width)
+	d, q, kv, spec := c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, l.family.Spec
+	norm := func(name string, width int) *compute.Param {
+		p := add(name+".weight", width)
 		p.Offset = spec.NormOffset
 		return p
 	}
@@ -215,46 +215,46 @@ func (c Config) arrange(k Kind) layout {
 	for i := range c.Layers {
 		pre := fmt.Sprintf("model.layers.%d.", i)
 		matrix := func(module string, rows, cols int) *compute.Param {
-			return add(pre+fam.Module(module)+".weight", rows, cols)
+			return add(pre+module+".weight", rows, cols)
 		}
 		var b blockParams
 		if spec.PreNorm {
-			b.norm1 = norm(pre, "input_layernorm", d)
+			b.norm1 = norm(pre+"input_layernorm", d)
 		}
 		if c.conv(i) {
 			b.win = matrix("conv.in_proj", 3*d, d)
 			b.conv = add(pre+"conv.conv.weight", d, 1, c.Taps)
-			b.wo = matrix("conv.out_proj", d, d)
+			b.wo = matrix("conv.o_proj", d, d)
 		} else {
-			b.wq = add(pre+"self_attn.q_proj.weight", q, d)
-			b.wk = add(pre+"self_attn.k_proj.weight", kv, d)
-			b.wv = add(pre+"self_attn.v_proj.weight", kv, d)
+			b.wq = matrix("self_attn.q_proj", q, d)
+			b.wk = matrix("self_attn.k_proj", kv, d)
+			b.wv = matrix("self_attn.v_proj", kv, d)
 			if spec.QKVBias {
 				b.bq = add(pre+"self_attn.q_proj.bias", q)
 				b.bk = add(pre+"self_attn.k_proj.bias", kv)
 				b.bv = add(pre+"self_attn.v_proj.bias", kv)
 			}
 			if spec.QKNorm != architecture.NoNorm {
-				b.qn = norm(pre, "self_attn.q_norm", normQ)
-				b.kn = norm(pre, "self_attn.k_norm", normK)
+				b.qn = norm(pre+"self_attn.q_norm", normQ)
+				b.kn = norm(pre+"self_attn.k_norm", normK)
 			}
 			b.wo = matrix("self_attn.o_proj", d, q)
 		}
 		if spec.PostNorm {
-			b.post1 = norm(pre, "post_attention_layernorm", d)
+			b.post1 = norm(pre+"post_attention_layernorm", d)
 		}
 		if spec.PreNorm {
-			b.norm2 = norm(pre, norm2, d)
+			b.norm2 = norm(pre+norm2, d)
 		}
 		b.gate = matrix("mlp.gate_proj", c.FFN, d)
 		b.up = matrix("mlp.up_proj", c.FFN, d)
 		b.down = matrix("mlp.down_proj", d, c.FFN)
 		if spec.PostNorm {
-			b.post2 = norm(pre, "post_feedforward_layernorm", d)
+			b.post2 = norm(pre+"post_feedforward_layernorm", d)
 		}
 		l.blocks = append(l.blocks, b)
 	}
-	l.norm = norm("", "model.norm", d)
+	l.norm = norm("model.norm", d)
 	switch {
 	case k == Scorer:
 		l.head = add(files.ScoreName, 1, d)

@@ -130,7 +130,7 @@ func TestMoments8(t *testing.T) {
 		var list []safetensors.Source
 		for i := range read.params {
 			for _, s := range ro.stateTensors(i) {
-				list = append(list, read.source(s.name, s.shape, s.t, s.dtype))
+				list = append(list, stream(read.weight(s.name, s.shape, s.t, s.dtype)))
 			}
 		}
 		for i, s := range list {
@@ -140,7 +140,7 @@ func TestMoments8(t *testing.T) {
 				tensor, err := be.Alloc("sick", compute.Wide, len(sick))
 				must(t, err)
 				be.Upload(tensor, sick)
-				list[i] = read.source(s.Name, s.Shape, tensor, s.DType)
+				list[i] = stream(read.weight(s.Name, s.Shape, tensor, s.DType))
 				break
 			}
 		}
@@ -164,12 +164,12 @@ func TestCodesAreNoWeights(t *testing.T) {
 	must(t, m.Save(dir(d).create, "float32", 0))
 	var list []safetensors.Source
 	for _, p := range m.params {
-		s := m.source(p.Name, p.Shape, p.W, safetensors.F32)
+		s := stream(m.weight(p.Name, p.Shape, p.W, safetensors.F32))
 		if p == m.params[1] {
 			zeros := make([]float32, p.Len())
 			tensor, err := be.Alloc("codes", compute.Wide, len(zeros))
 			must(t, err)
-			s = m.source(p.Name, p.Shape, tensor, safetensors.U8)
+			s = stream(m.weight(p.Name, p.Shape, tensor, safetensors.U8))
 		}
 		list = append(list, s)
 	}

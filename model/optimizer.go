@@ -218,11 +218,11 @@ func (o *Optimizer) Save(w io.Writer, master bool) error {
 			if o.Sharded() {
 				ts = append(ts, o.gatherSource(s))
 			} else {
-				ts = append(ts, o.m.source(s.name, s.shape, s.t, s.dtype))
+				ts = append(ts, stream(o.m.weight(s.name, s.shape, s.t, s.dtype)))
 			}
 		}
 		if master {
-			ts = append(ts, o.m.source("w."+p.Name, p.Shape, p.W, safetensors.F32))
+			ts = append(ts, stream(o.m.weight("w."+p.Name, p.Shape, p.W, safetensors.F32)))
 		}
 	}
 	meta := map[string]string{"format": optimizerFormat, "steps": strconv.Itoa(o.steps),

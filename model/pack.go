@@ -53,7 +53,12 @@ func (m *Model) pack(seqs []Seq, which reads) (*pack, error) {
 			return nil, fmt.Errorf("model: sequence %d: empty: expected at least one token", i)
 		}
 		if n > m.cfg.MaxPosition {
-			return nil, fmt.Errorf("model: sequence %d: %d tokens: more than max_position_embeddings %d: cut it or drop it", i, n, m.cfg.MaxPosition)
+			key := "max_position_embeddings"
+			if s := m.cfg.RopeScaling; s != nil && s.Type == "longrope" {
+				key = "longrope's original_max_position_embeddings"
+			}
+			return nil, fmt.Errorf("model: sequence %d: %d tokens: more than %s %d: cut it or drop it",
+				i, n, key, m.cfg.MaxPosition)
 		}
 		if which == trainedRows || which == turnRows && len(s.Spans) > 0 {
 			if err := s.Check(); err != nil {

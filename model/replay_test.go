@@ -23,9 +23,9 @@ type multiple struct {
 
 func (m *multiple) DecodeMultiple() int { return m.rows }
 
-func (m *multiple) Repeat(key string, op func()) {
+func (m *multiple) Repeat(key string, in compute.Indices, op func()) {
 	m.keys[key]++
-	m.Backend.Repeat(key, op)
+	m.Backend.Repeat(key, in, op)
 }
 
 func (m *multiple) CacheWrite(cache, x compute.Tensor, width int, slots []int32) {
@@ -129,7 +129,7 @@ func (d *dry) Sample(ids []int32, _ []float32, _ compute.Tensor, _ *compute.Para
 	}
 }
 
-func (d *dry) Repeat(key string, op func()) {
+func (d *dry) Repeat(key string, _ compute.Indices, op func()) {
 	op()
 	d.calls++
 	d.steps++

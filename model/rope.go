@@ -2,6 +2,7 @@ package model
 
 import (
 	"maps"
+	"math"
 	"slices"
 
 	"gad/model/internal/architecture"
@@ -16,6 +17,8 @@ var ropeKeys = map[string][]string{
 	"llama3": {"factor", "low_freq_factor", "high_freq_factor",
 		"original_max_position_embeddings"},
 	"linear": {"factor"},
+	"longrope": {"factor", "original_max_position_embeddings", "attention_factor", "short_factor",
+		"long_factor"},
 	"yarn": {"factor", "original_max_position_embeddings", "attention_factor", "beta_fast",
 		"beta_slow", "mscale", "mscale_all_dim", "truncate"},
 }
@@ -24,6 +27,9 @@ var ropeKeys = map[string][]string{
 // one for each type of layer, or rope_theta and rope_scaling of transformers 4.
 func (r *reader) rope(c *Config, fam architecture.Family) {
 	c.RopeTheta = r.float("rope_theta", or(fam.Theta, 10000))
+	if fam.LongRope {
+		r.rotated(c)
+	}
 	byType := fam.LocalRope != architecture.Alike
 	switch fam.LocalRope {
 	case architecture.OwnBase:
@@ -82,6 +88,7 @@ func (r *reader) rope(c *Config, fam architecture.Family) {
 	// transformers prefers the key of the outer object
 	if x := c.RopeScaling; x != nil && x.OriginalMaxPosition > 0 {
 		x.OriginalMaxPosition = r.int("original_max_position_embeddings", x.OriginalMaxPosition)
+		s.longrope(c)
 	}
 	if s.err != nil {
 		r.fail("key %q: %w", key, s.err)
@@ -92,11 +99,18 @@ func (r *reader) rope(c *Config, fam architecture.Family) {
 // s gives none.
 func (s *reader) ropeOf(c *Config, theta float64) (float64, *RopeScaling) {
 	theta = s.float("rope_theta", theta)
-	queryScale := architecture.Families[c.Architecture].QueryScale
+	fam := architecture.Families[c.Architecture]
+	queryScale := fam.QueryScale
 	kind := s.str("rope_type", s.str("type", "default"))
+	if fam.LongRope { // its older names
+		if kind == "su" || kind == "yarn" {
+			kind = "longrope"
+		}
+		s.rotated(c)
+	}
 	known, ok := ropeKeys[kind]
-	if !ok {
-		s.fail("key \"rope_type\": %q: %w: use a model of rope type default, linear, llama3 or yarn, or remove the scaling and keep to max_position_embeddings", kind, ErrUnsupported)
+	if !ok || (kind == "longrope") != fam.LongRope && kind != "default" {
+		s.fail("key \"rope_type\": %q: %w: use a model of rope type default, linear, llama3 or yarn, of Phi-3 with default or longrope, or remove the scaling and keep to max_position_embeddings", kind, ErrUnsupported)
 		return theta, nil
 	}
 	var scaling *RopeScaling
@@ -110,6 +124,11 @@ func (s *reader) ropeOf(c *Config, theta float64) (float64, *RopeScaling) {
 		}
 	case "linear":
 		scaling = &RopeScaling{Type: kind, Factor: s.float("factor", 0)}
+	case "longrope":
+		scaling = &RopeScaling{Type: kind,
+			OriginalMaxPosition: s.int("original_max_position_embeddings", 4096)}
+		s.value("short_factor", "a list of numbers", &scaling.ShortFactors)
+		s.value("long_factor", "a list of numbers", &scaling.LongFactors)
 	case "yarn":
 		scaling = s.yarn(c)
 		if queryScale {
@@ -126,6 +145,7 @@ func (s *reader) ropeOf(c *Config, theta float64) (float64, *RopeScaling) {
 		// transformers takes the second from here only where it is absent outside
 		case queryScale && kind == "yarn" &&
 			(k == "llama_4_scaling_beta" || k == "max_position_embeddings"):
+		case k == "partial_rotary_factor" && fam.LongRope: // read by rotated
 		case k == "partial_rotary_factor":
 			if s.float(k, 1) != 1 {
 				s.fail("key %q: %s: %w: only full rotation is implemented", k, s.raw[k],
@@ -136,6 +156,37 @@ func (s *reader) ropeOf(c *Config, theta float64) (float64, *RopeScaling) {
 		}
 	}
 	return theta, scaling
+}
+
+// rotated reads partial_rotary_factor into c: the share of a head's elements that rotate.
+func (r *reader) rotated(c *Config) {
+	share := r.float("partial_rotary_factor", 1)
+	if _, ok := r.get("partial_rotary_factor"); !ok {
+		return
+	}
+	if !(share > 0 && share <= 1) {
+		r.fail("key \"partial_rotary_factor\": %g: expected more than 0, and at most 1", share)
+		return
+	}
+	if c.RotaryDim = int(float64(c.HeadDim) * share); c.RotaryDim == c.HeadDim {
+		c.RotaryDim = 0
+	}
+}
+
+// longrope completes c's scaling if it is of this type, by transformers' rule. c's positions end
+// where the long factors would begin.
+func (s *reader) longrope(c *Config) {
+	x := c.RopeScaling
+	if x.Type != "longrope" {
+		return
+	}
+	x.Stretched, c.MaxPosition = c.MaxPosition, min(c.MaxPosition, x.OriginalMaxPosition)
+	factor := s.float("factor", float64(x.Stretched)/float64(max(1, x.OriginalMaxPosition)))
+	x.AttentionFactor = 1
+	if factor > 1 {
+		x.AttentionFactor = math.Sqrt(1 + math.Log(factor)/math.Log(float64(x.OriginalMaxPosition)))
+	}
+	x.AttentionFactor = s.float("attention_factor", x.AttentionFactor)
 }
 
 // yarn returns the settings of YaRN, with transformers' defaults.
@@ -159,5 +210,6 @@ func (c Config) RopeDivisors() []float32 {
 	if c.RopeScaling == nil {
 		return nil
 	}
-	return rope.Rotation{HeadDim: c.HeadDim, Theta: c.RopeTheta, Scaling: c.RopeScaling}.Divisors()
+	return rope.Rotation{HeadDim: c.HeadDim, Rotated: c.RotaryDim, Theta: c.RopeTheta,
+		Scaling: c.RopeScaling}.Divisors()
 }

@@ -146,7 +146,7 @@ func (s *sampler) Decode(p *sampling.Pass) (hND compute.Tensor, err error) {
 		s.keys[n] = fmt.Sprintf("%p: decode %d", m, n)
 	}
 	s.p = p
-	m.be.Repeat(s.keys[n], s.op)
+	m.be.Repeat(s.keys[n], compute.Indices(*p), s.op)
 	return a.hND, nil
 }
 

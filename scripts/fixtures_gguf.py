@@ -91,11 +91,16 @@ def models(names):
             continue  # llama.cpp computes it without the window
         if "mscale" in (config.get("rope_parameters") or {}) and config["model_type"] != "ministral3":
             continue  # the converter leaves it out
+        if config.get("position_embedding_type") == "nope":
+            continue  # the converter says that such a model rotates
         kind = get_model_class(name)
         kind.set_vocab = getattr(kind, "Ministral3Model", kind).set_vocab = vocab  # one class wraps another
         with tempfile.TemporaryDirectory() as tmp:
             copy = pathlib.Path(tmp) / folder.name
             shutil.copytree(folder, copy)
+            if config["model_type"] == "granitemoehybrid":  # as released folders have it: the converter knows only these
+                config |= dict(layer_types=["attention"] * config["num_hidden_layers"], num_experts_per_tok=0, intermediate_size=config["shared_intermediate_size"])
+                (copy / "config.json").write_text(json.dumps(config))
             tokens = {f"t{i}": i for i in range(config["vocab_size"])}  # Gemma's class counts them
             (copy / "tokenizer.json").write_text(json.dumps({"model": {"vocab": tokens}, "added_tokens": []}))
             sys.argv = ["convert", str(copy), "--outfile", str(out / f"{folder.name}.gguf"), "--outtype", "f32", "--no-lazy"]

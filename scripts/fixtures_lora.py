@@ -1,7 +1,7 @@
 """Writes testdata/lora: adapters that peft saves, and the values that peft, transformers
 and PyTorch compute with them on the folders of testdata/model.
 
-    python scripts/fixtures_lora.py [testdata/lora [testdata/model]]
+    python scripts/fixtures_lora.py [testdata/lora [testdata/model [folder...]]]
 
 Each folder holds adapter_config.json and adapter_model.safetensors as save_pretrained
 writes them, and
@@ -32,6 +32,11 @@ ADAPTERS = {
     "qwen2_tied": ("qwen2_tied", "CAUSAL_LM", dict(r=4, lora_alpha=6, target_modules="all-linear")),
     "llama3": ("llama3_sharded", "CAUSAL_LM", dict(r=3, lora_alpha=8, use_rslora=True, target_modules=["q_proj", "v_proj", "down_proj"])),
     "qwen2_scorer": ("qwen2_tied", "SEQ_CLS", dict(r=2, lora_alpha=4, target_modules="all-linear")),
+    # Fused projections: one A for q, k and v, and one for gate and up.
+    "phi3": ("phi3", "CAUSAL_LM", dict(r=3, lora_alpha=2, target_modules="all-linear")),
+    "olmo3": ("olmo3", "CAUSAL_LM", dict(r=2, lora_alpha=4, target_modules="all-linear")),
+    "granite4": ("granite4", "CAUSAL_LM", dict(r=2, lora_alpha=4, target_modules="all-linear")),
+    "ministral3": ("ministral3", "CAUSAL_LM", dict(r=2, lora_alpha=4, target_modules="all-linear")),
     "lfm2": ("lfm2", "CAUSAL_LM", dict(r=3, lora_alpha=5, target_modules="all-linear")),
     "lfm2_some": ("lfm2", "CAUSAL_LM", dict(r=2, lora_alpha=5, target_modules=["q_proj", "out_proj", "w2"])),
 }
@@ -46,6 +51,8 @@ def main():
     out = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "testdata/lora")
     models = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else "testdata/model")
     for seed, (name, (base, task, settings)) in enumerate(ADAPTERS.items()):
+        if len(sys.argv) > 3 and name not in sys.argv[3:]:
+            continue
         kind = transformers.AutoModelForCausalLM if task == "CAUSAL_LM" else transformers.AutoModelForSequenceClassification
         more = {} if task == "CAUSAL_LM" else dict(num_labels=1)
         torch.manual_seed(seed)

@@ -42,6 +42,9 @@ YARN = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_
 # Queries grow at every eighth position.
 MINISTRAL = dict(YARN, original_max_position_embeddings=8, beta_fast=2.0, beta_slow=0.2, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3)
 
+GRANITE4 = dict(embedding_multiplier=12.0, attention_multiplier=0.11, residual_multiplier=0.22, logits_scaling=3.0, num_local_experts=0, shared_intermediate_size=20,
+                layer_types=["full_attention"] * 2, mamba_n_heads=4, mamba_d_head=8)
+
 
 def theta(t):
     return dict(rope_type="default", rope_theta=t)
@@ -99,6 +102,11 @@ FOLDERS = {
     "ministral3_vision": (T.Mistral3Config, T.Mistral3ForConditionalGeneration, dict(
         text_config=dict(BASE, **SMALL, model_type="ministral3", tie_word_embeddings=True, head_dim=6, rope_parameters=MINISTRAL), tie_word_embeddings=True,
         vision_config=dict(model_type="pixtral", hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, head_dim=4, image_size=16, patch_size=8)), "float32", None),
+    "phi3": (T.Phi3Config, T.Phi3ForCausalLM, dict(**SMALL, tie_word_embeddings=True, max_position_embeddings=256, original_max_position_embeddings=64, rope_parameters=dict(
+        rope_type="longrope", rope_theta=1e4, partial_rotary_factor=0.5, original_max_position_embeddings=64, short_factor=[1.25], long_factor=[9.0])), "float32", None),
+    "phi3_scorer": (T.Phi3Config, T.Phi3ForSequenceClassification, dict(**dict(SMALL, hidden_size=32), num_labels=1, sliding_window=6, rope_parameters=dict(theta(1e4), partial_rotary_factor=0.75)), "float32", None),
+    "granite4": (T.GraniteMoeHybridConfig, T.GraniteMoeHybridForCausalLM, dict(**SMALL, **GRANITE4, tie_word_embeddings=True, position_embedding_type="rope", rope_parameters=theta(1e4)), "float32", None),
+    "granite4_nope": (T.GraniteMoeHybridConfig, T.GraniteMoeHybridForCausalLM, dict(**SMALL, **GRANITE4, tie_word_embeddings=False, position_embedding_type="nope"), "float32", None),
     "lfm2": (T.Lfm2Config, T.Lfm2ForCausalLM, dict(**LFM2, layer_types=["conv", "full_attention", "conv", "conv"], block_multiple_of=8), "float32", None),
     "lfm2_bf16": (T.Lfm2Config, T.Lfm2ForCausalLM, dict(**LFM2, full_attn_idxs=[1, 3], conv_L_cache=4, block_auto_adjust_ff_dim=False, tie_word_embeddings=False), "bfloat16", None),
 }

@@ -235,6 +235,12 @@ type Pages struct {
 	Len        []int32   // [R] number of cached positions, the row's own token included
 }
 
+// Indices are the lists of a decoding pass.
+type Indices struct {
+	IDs, Pos, Slots []int32 // tokens, their positions, positions of the caches
+	Pages           Pages
+}
+
 // Sampling configures Sample. Filters apply to softmax(logits/Temperature) in
 // the order TopK, TopP, MinP; zero values switch them off.
 type Sampling struct {
@@ -285,8 +291,11 @@ type Backend interface {
 	// Repeat runs op. A backend may record op's commands and replay them when Repeat is called
 	// again with the same key, tensors and number of indices; the values of indices may differ.
 	// op must not allocate or read back, and must not read what it overwrites: it may run
-	// twice.
-	Repeat(key string, op func())
+	// twice. in are the lists of indices that op reads, where a backend may run op ahead of the
+	// next call, inside the Sample behind this one, to compare its commands: op must then queue
+	// the commands that it would queue in the next call, but for what the lists hold, unless an
+	// operation runs between the two. Without lists op runs in Repeat alone.
+	Repeat(key string, in Indices, op func())
 
 	// Zero: t[i] = 0. Copy: dst[i] = src[i]. Add: y[i] += x[i]. Scale: t[i] *= s, s as a
 	// float32. All of any one class; Copy also takes Wide to Narrow, and rounds

@@ -61,6 +61,11 @@ func (b *observed) Refresh(p *Param) {
 	b.o.After()
 }
 
+// Repeat runs op now: none of its operations are to be observed inside Sample.
+func (b *observed) Repeat(key string, _ Indices, op func()) {
+	b.Backend.Repeat(key, Indices{}, op)
+}
+
 func (b *observed) Embed(y Tensor, table *Param, ids []int32) {
 	b.o.Before("Embed", b.e.Embed(y.Len()))
 	b.Backend.Embed(y, table, ids)

@@ -14,7 +14,7 @@ import (
 func TestObservedHasEveryOperation(t *testing.T) {
 	none := []string{"Alloc", "Alone", "As", "Available", "DerivedBytes", "Block", "Close",
 		"DecodeMultiple", "Element", "Free",
-		"Joined", "Memory", "Name", "Overhead", "Repeat", "Scratch", "Sync"}
+		"Joined", "Memory", "Name", "Overhead", "Scratch", "Sync"}
 	file, err := parser.ParseFile(token.NewFileSet(), "observe.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,8 @@
 #   driver     a launch and a small product, as the host sees them
 #   algorithms what cuBLASLt offers for a model's products, beside what it puts first
 #   gemm attention decode head adamw elementwise
-#              each operation at the shapes of Qwen2.5
+#              each operation at the shapes of Qwen2.5, and what a change replaced beside it: in head
+#              "Sample by surveys", in elementwise "RMSNormGrad in two passes"
 #   quantised  products with weights in q8_0 and q4_0, in registers and unpacked, beside bfloat16; then a
 #              LoRA game of the 8B shape on a base in q4_0 (GAD_BENCH_QUANTISED), memory planned and taken
 #   step       a training step of 16,384 tokens

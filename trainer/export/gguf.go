@@ -107,11 +107,13 @@ func writeGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) e
 // model/internal/files/gguf.go reads these files, and cites the sources of llama.cpp's names and
 // rules.
 type ggufFamily struct {
-	arch     string            // general.architecture
-	permuted bool              // q and k have the order of rope type NORM (interleaveRows)
-	plusOne  bool              // norms are stored with 1 added
-	betas    bool              // llama.cpp reads YaRN's beta_fast and beta_slow
-	norms    map[string]string // names of a block's norms that differ from ggufNames
+	arch     string // general.architecture
+	permuted bool   // q and k have the order of rope type NORM (interleaveRows)
+	plusOne  bool   // norms are stored with 1 added
+	// names of the upper and the lower half of a matrix whose halves are two tensors
+	split map[string][2]string
+	betas bool              // llama.cpp reads YaRN's beta_fast and beta_slow
+	names map[string]string // names of a block's tensors that differ from ggufNames
 }
 
 // olmoNorms has the names of the norms of OLMo 2 and 3.
@@ -123,17 +125,22 @@ var ggufFamilies = map[string]ggufFamily{
 	"Qwen2": {arch: "qwen2"}, "Qwen3": {arch: "qwen3"},
 	"Llama": {arch: "llama", permuted: true}, "Mistral": {arch: "llama", permuted: true},
 	"Ministral3": {arch: "mistral3", permuted: true, betas: true},
-	"SmolLM3":    {arch: "smollm3", permuted: true},
-	"Granite":    {arch: "granite", permuted: true},
-	"Olmo2":      {arch: "olmo2", norms: olmoNorms},
-	"Olmo3":      {arch: "olmo2", norms: olmoNorms},
-	"Lfm2": {arch: "lfm2", norms: map[string]string{"operator_norm": "attn_norm", "ffn_norm": "ffn_norm",
+	"Phi3": {arch: "phi3", names: map[string]string{"self_attn.qkv_proj": "attn_qkv",
+		"mlp.gate_up_proj": "ffn_up"}},
+	"SmolLM3": {arch: "smollm3", permuted: true},
+	"Granite": {arch: "granite", permuted: true},
+	"GraniteMoeHybrid": {arch: "granite", permuted: true,
+		names: map[string]string{"shared_mlp.output_linear": "ffn_down"},
+		split: map[string][2]string{"shared_mlp.input_linear": {"ffn_gate", "ffn_up"}}},
+	"Olmo2": {arch: "olmo2", names: olmoNorms},
+	"Olmo3": {arch: "olmo2", names: olmoNorms},
+	"Lfm2": {arch: "lfm2", names: map[string]string{"operator_norm": "attn_norm", "ffn_norm": "ffn_norm",
 		"self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
 		"self_attn.out_proj": "attn_output", "conv.in_proj": "shortconv.in_proj",
 		"conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
 		"feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up",
 		"feed_forward.w2": "ffn_down", "model.embedding_norm": "token_embd_norm"}},
-	"Gemma3": {arch: "gemma3", plusOne: true, norms: map[string]string{
+	"Gemma3": {arch: "gemma3", plusOne: true, names: map[string]string{
 		"post_attention_layernorm":  "post_attention_norm",
 		"pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}},
 }
@@ -200,6 +207,14 @@ func checkSupported(c model.Config) error {
 	return nil
 }
 
+// longest returns max_position_embeddings of config.json.
+func longest(c model.Config) int {
+	if c.RopeScaling != nil && c.RopeScaling.Type == "longrope" {
+		return c.RopeScaling.Stretched
+	}
+	return c.MaxPosition
+}
+
 // ropeType returns the rule that scales the rotary frequencies, "" without one.
 func ropeType(c model.Config) string {
 	if c.RopeScaling == nil {
@@ -244,7 +259,11 @@ func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]g
 	add := func(key string, value any) { pairs = append(pairs, gguf.Pair{Key: key, Value: value}) }
 	of := func(key string, value int) { add(arch+"."+key, uint32(value)) }
 	of("block_count", c.Layers)
-	of("context_length", c.MaxPosition)
+	rotated := c.HeadDim
+	if c.RotaryDim > 0 {
+		rotated = c.RotaryDim
+	}
+	of("context_length", longest(c))
 	of("embedding_length", c.Hidden)
 	of("feed_forward_length", c.FFN)
 	of("attention.head_count", c.Heads)
@@ -256,7 +275,7 @@ func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]g
 	}
 	of("attention.key_length", c.HeadDim)
 	of("attention.value_length", c.HeadDim)
-	of("rope.dimension_count", c.HeadDim)
+	of("rope.dimension_count", rotated)
 	of("vocab_size", c.Vocab)
 	add(arch+".attention.layer_norm_rms_epsilon", float32(c.RMSEps))
 	add(arch+".rope.freq_base", float32(c.RopeTheta))
@@ -266,6 +285,14 @@ func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]g
 			of("attention.sliding_window", c.Window)
 			of("attention.sliding_window_pattern", gemma3Full)
 			add(arch+".rope.freq_base_swa", float32(cmp.Or(c.LocalTheta, 10000)))
+		}
+	case "phi3":
+		of("attention.sliding_window", 0)
+		if r := c.RopeScaling; r != nil {
+			of("rope.scaling.original_context_length", r.OriginalMaxPosition)
+			add(arch+".rope.scaling.attn_factor", float32(r.AttentionFactor))
+		} else {
+			of("rope.scaling.original_context_length", c.MaxPosition)
 		}
 	case "olmo2":
 		if c.Window > 0 {
@@ -277,6 +304,7 @@ func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]g
 		add(arch+".embedding_scale", float32(cmp.Or(c.EmbedScale, 1)))
 		add(arch+".residual_scale", float32(cmp.Or(c.ResidualScale, 1)))
 		add(arch+".logit_scale", float32(cmp.Or(c.LogitDivisor, 1)))
+		add(arch+".rope.scaling.finetuned", c.NoRope == nil) // whether q and k rotate
 	}
 
 	if r := c.RopeScaling; r != nil && (r.Type == "linear" || r.Type == "yarn") {
@@ -346,15 +374,28 @@ var ggufNames = strings.NewReplacer(
 // the embedding.
 func ggufTensors(c model.Config, weights []model.Weight, matrix gguf.Type) []gguf.Tensor {
 	var list []gguf.Tensor
-	if d := c.RopeDivisors(); d != nil && ropeType(c) == "llama3" {
-		list = append(list, gguf.Tensor{Name: "rope_freqs.weight", Type: gguf.F32,
-			Shape: []int{len(d)}, Read: func(dst []float32, lo int) error {
+	vector := func(name string, d []float32) {
+		list = append(list, gguf.Tensor{Name: name, Type: gguf.F32, Shape: []int{len(d)},
+			Read: func(dst []float32, lo int) error {
 				copy(dst, d[lo:])
 				return nil
 			}})
 	}
+	switch ropeType(c) {
+	case "llama3":
+		vector("rope_freqs.weight", c.RopeDivisors())
+	case "longrope":
+		narrow := func(factors []float64) (d []float32) {
+			for _, x := range factors {
+				d = append(d, float32(x))
+			}
+			return d
+		}
+		vector("rope_factors_long.weight", narrow(c.RopeScaling.LongFactors))
+		vector("rope_factors_short.weight", narrow(c.RopeScaling.ShortFactors))
+	}
 	f := ggufFamilies[c.Architecture]
-	for _, w := range weights {
+	for _, w := range f.halves(weights) {
 		t := gguf.Tensor{Name: f.name(w.Name), Type: matrix, Shape: w.Shape,
 			Read: w.Read}
 		switch {
@@ -396,17 +437,42 @@ func kvHeads(c model.Config) (heads []int32) {
 
 // name returns llama.cpp's name of a tensor.
 func (f ggufFamily) name(of string) string {
-	parts := strings.Split(of, ".") // model.layers.N.MODULE.weight
-	last := len(parts) - 1
-	if own := f.norms[strings.Join(parts[:last], ".")]; own != "" {
-		return own + "." + parts[last]
-	}
-	if last > 3 {
-		if own := f.norms[strings.Join(parts[3:last], ".")]; own != "" {
-			return "blk." + parts[2] + "." + own + "." + parts[last]
-		}
+	block, part, suffix := inBlock(of)
+	if name := f.names[part]; name != "" {
+		return block + name + suffix
 	}
 	return ggufNames.Replace(of)
+}
+
+// inBlock cuts the name of a layer's tensor, model.layers.N.PART.weight, into llama.cpp's beginning
+// "blk.N.", PART and ".weight". Of other names PART is empty.
+func inBlock(name string) (block, part, suffix string) {
+	parts := strings.Split(name, ".")
+	last := len(parts) - 1
+	if last <= 3 {
+		return "", "", ""
+	}
+	return "blk." + parts[2] + ".", strings.Join(parts[3:last], "."), "." + parts[last]
+}
+
+// halves returns weights with the halves of the matrices in f.split, under llama.cpp's names.
+func (f ggufFamily) halves(weights []model.Weight) (list []model.Weight) {
+	for _, w := range weights {
+		block, part, suffix := inBlock(w.Name)
+		names, ok := f.split[part]
+		if !ok {
+			list = append(list, w)
+			continue
+		}
+		rows := w.Shape[0] / 2
+		for i, name := range names {
+			list = append(list, model.Weight{Name: block + name + suffix,
+				Shape: []int{rows, w.Shape[1]}, Read: func(dst []float32, lo int) error {
+					return w.Read(dst, i*rows*w.Shape[1]+lo)
+				}})
+		}
+	}
+	return list
 }
 
 // plusOne returns a reader of read's values with 1 added, as llama.cpp's converter stores the norms

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"gad/internal/compute"
@@ -51,8 +52,8 @@ type Contract struct {
 	// Workers are the counts whose results are compared; nil is 2, 1, 3 and 8. Sizes of
 	// released models are tried with counts of at most 2.
 	Workers []int
-	// Few takes half of the numbers of rows and a third of the heads, windows and packs of
-	// attention: for a backend or a variant that others are like.
+	// Few takes half of the numbers of rows and of the shapes of weights, a fifth of the heads,
+	// windows and packs of attention: for a backend or a variant that others are like.
 	Few bool
 	// Small leaves out the sizes of released models.
 	Small bool
@@ -67,9 +68,10 @@ type suite struct {
 	dev compute.Backend
 	ref compute.Backend // nil: only record
 	Contract
-	rng   *rand.Rand
-	trace [][]float32 // all results in order, to compare two runs
-	names []string
+	rng       *rand.Rand
+	trace     [][]float32 // all results in order, to compare two runs
+	names     []string
+	allocated []compute.Tensor // memory that put allocated and free has not freed, in order
 }
 
 // value is one tensor of a case, on the host.
@@ -80,6 +82,16 @@ type value struct {
 	wide  bool      // held to Contract.Tol although the case has Narrow tensors
 	data  []float32 // before the operation
 	out   []float32 // after it, on the backend under test
+}
+
+// shapes returns the shapes of weights to try, with Few every second of them.
+func (s *suite) shapes(all ...[2]int) (some [][2]int) {
+	for i, shape := range all {
+		if !s.Few || i%2 == 1 {
+			some = append(some, shape)
+		}
+	}
+	return some
 }
 
 // narrow makes v Narrow, and its values such as that can hold.
@@ -384,8 +396,25 @@ func (s *suite) put(c compute.Class, host []float32) compute.Tensor {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	s.allocated = append(s.allocated, t)
 	s.dev.Upload(t, host)
 	return t
+}
+
+// free frees t on the backend under test.
+func (s *suite) free(t compute.Tensor) {
+	s.allocated = slices.DeleteFunc(s.allocated,
+		func(u compute.Tensor) bool { return u.Mem() == t.Mem() })
+	s.dev.Free(t)
+}
+
+// sweep frees what a test has left: the emulated device looks at all memory that is allocated each
+// time that it has run something.
+func (s *suite) sweep() {
+	for _, t := range s.allocated {
+		s.dev.Free(t)
+	}
+	s.allocated = nil
 }
 
 func (s *suite) wide(host []float32) compute.Tensor   { return s.put(compute.Wide, host) }

@@ -47,11 +47,11 @@ func (s *suite) live() {
 				all := download(s.t, s.dev, padded.G)
 				s.alone(what+": G", all[:live*D], download(s.t, s.dev, cut.G))
 				s.equal(what+": G of rows without a token", all[live*D:], g[live*D:])
-				s.dev.Free(padded.G)
-				s.dev.Free(cut.G)
+				s.free(padded.G)
+				s.free(cut.G)
 			}
-			s.dev.Free(padded.W)
-			s.dev.Free(cut.W)
+			s.free(padded.W)
+			s.free(cut.W)
 		}
 	}
 }
@@ -78,7 +78,7 @@ func (s *suite) headUses(w *compute.Param) (names []string, results [][]float32)
 		for i, t := range []compute.Tensor{out.LogpR, out.EntR, out.LseR, dh} {
 			keep(fmt.Sprintf("%s N=%d", []string{"logp", "ent", "lse", "dh"}[i], N),
 				download(s.t, s.dev, t))
-			s.dev.Free(t)
+			s.free(t)
 		}
 		u := make([]float64, N)
 		for i := range u {
@@ -98,7 +98,7 @@ func (s *suite) headUses(w *compute.Param) (names []string, results [][]float32)
 			keep(fmt.Sprintf("%+v N=%d", c, N), logp)
 		}
 		for _, t := range []compute.Tensor{h, dlogp, dent} {
-			s.dev.Free(t)
+			s.free(t)
 		}
 	}
 	return names, results

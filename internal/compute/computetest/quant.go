@@ -32,8 +32,8 @@ func roundTrip(class compute.Class, x []float32) []float32 {
 func (s *suite) quant() {
 	for _, class := range s.quantClasses() {
 		s.zeroBlocks(class)
-		for _, shape := range [][2]int{{2, 32}, {37, 64}, {33, 96}, {64, 544}, {130, 1088},
-			{1060, 32}} {
+		for _, shape := range s.shapes([2]int{2, 32}, [2]int{37, 64}, [2]int{33, 96},
+			[2]int{64, 544}, [2]int{130, 1088}, [2]int{1060, 32}) {
 			O, I := shape[0], shape[1]
 			if O*I > 5000 && s.dev.Name() == "ref" {
 				continue // the reference has no tiles
@@ -60,7 +60,7 @@ func (s *suite) quant() {
 					s.dev.Copy(dst, quant.W.Slice(lo, hi))
 					s.equal(fmt.Sprintf("%v %v %s: Copy of [%d:%d]", class, shape, what, lo, hi),
 						download(s.t, s.dev, dst), want[lo:hi])
-					s.dev.Free(dst)
+					s.free(dst)
 				}
 			}
 			read()
@@ -93,7 +93,7 @@ func (s *suite) quant() {
 			s.sameUses(what, quant, frozen, false)
 			read()
 			for _, t := range []compute.Tensor{quant.W, frozen.W, from} {
-				s.dev.Free(t)
+				s.free(t)
 			}
 		}
 		s.quantTokens(class)
@@ -108,7 +108,7 @@ func (s *suite) zeroBlocks(class compute.Class) {
 		s.t.Fatal(err)
 	}
 	s.equal(fmt.Sprintf("fresh %v memory", class), download(s.t, s.dev, t), make([]float32, n))
-	s.dev.Free(t)
+	s.free(t)
 	if s.ref != nil {
 		host := s.normal(n)
 		t, err := s.ref.Alloc("test", class, n)
@@ -142,10 +142,10 @@ func (s *suite) quantTokens(class compute.Class) {
 			s.dev.LinearAdd(sum, sum, x.Slice(0, n*I), w)
 			for _, t := range []compute.Tensor{y, y1, sum} {
 				results[i] = append(results[i], download(s.t, s.dev, t))
-				s.dev.Free(t)
+				s.free(t)
 			}
 		}
-		s.dev.Free(w.W)
+		s.free(w.W)
 	}
 	for i, name := range []string{"Linear", "Linears", "LinearAdd"} {
 		if five := fmt.Sprintf("%v, 5 tokens: %s", class, name); s.QuantFew >= 5 {

@@ -17,6 +17,9 @@ func (s *suite) sampling() {
 	if s.Slow {
 		grid = 150
 	}
+	if s.Slow && s.Few {
+		grid = 75
+	}
 	logits := s.normal(V)
 	for i := range logits {
 		logits[i] *= 2

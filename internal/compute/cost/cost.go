@@ -43,6 +43,9 @@ type Backend struct {
 	pending   *[]command // commands of the current Repeat; nil outside
 	drawn     int        // calls of Sample
 	stats     Graphs
+
+	operations  int // begun outside Repeat, and calls of it
+	last, ahead launched
 }
 
 var (
@@ -130,6 +133,9 @@ type command struct {
 func (b *Backend) begin(op string) {
 	b.now = op
 	b.use(op).Calls++
+	if b.pending == nil {
+		b.operations++
+	}
 }
 
 // use returns the record of an operation.
@@ -306,6 +312,24 @@ func (b *Backend) index(what string, list []int32) {
 	b.queue(command{kind: onBus, bytes: 4 * float64(max(len(list), 1))})
 }
 
+// launched is a call of Repeat that launched a graph: its key, its number of commands, and when it
+// was made or compared for the next call. Where it has no lists, commands are 0.
+type launched struct {
+	key        string
+	commands   float64
+	operations int
+}
+
+// compareAhead adds the time in which the host compares commands for the next call of Repeat.
+func (b *Backend) compareAhead() {
+	b.ahead = launched{}
+	if b.last.operations == b.operations-1 {
+		b.host += b.last.commands * b.card.Compare
+		b.ahead = b.last
+		b.ahead.operations = b.operations
+	}
+}
+
 // graph is the state of a key of Repeat.
 type graph struct {
 	commands []command
@@ -313,8 +337,12 @@ type graph struct {
 }
 
 // Repeat runs op as the engine does: the first call queues and records its commands, the second
-// captures a graph, later ones compare and replay it, as long as the commands are the same.
-func (b *Backend) Repeat(key string, op func()) {
+// captures a graph, later ones compare and replay it, as long as the commands are the same. What was
+// compared ahead of the call needs its lists alone.
+func (b *Backend) Repeat(key string, in compute.Indices, op func()) {
+	ahead := b.ahead.key == key && b.ahead.commands > 0 && b.ahead.operations == b.operations
+	b.operations++
+	b.last = launched{}
 	var commands []command
 	kept := b.staged
 	b.pending, b.staged = &commands, nil
@@ -344,12 +372,29 @@ func (b *Backend) Repeat(key string, op func()) {
 		b.host += n * b.card.Capture
 	default:
 		b.stats.Replayed++
+		if ahead {
+			n = lists(commands)
+		}
 		b.host += n * b.card.Compare
+	}
+	b.last = launched{key: key, operations: b.operations}
+	if in.IDs != nil {
+		b.last.commands = float64(len(commands))
 	}
 	b.host += b.card.Graph
 	for _, c := range commands {
 		b.run(c)
 	}
+}
+
+// lists counts the lists that commands bring to the device.
+func lists(commands []command) (n float64) {
+	for _, c := range commands {
+		if c.kind == onBus {
+			n++
+		}
+	}
+	return n
 }
 
 // alike reports whether the graph of command list a can replay b. The bytes that decoding reads

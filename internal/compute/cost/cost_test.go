@@ -158,7 +158,7 @@ func TestRepeat(t *testing.T) {
 	took := func() float64 {
 		b.Sync()
 		before := b.Elapsed()
-		b.Repeat("key", op)
+		b.Repeat("key", compute.Indices{}, op)
 		return b.Elapsed() - before
 	}
 	command := 4000/5e11 + 1e-6

@@ -456,8 +456,8 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, _ compute.H
 	}
 }
 
-// Sample: for some rows all logits, their statistics, the draw, which reads them twice, and
-// the join. The ids are no end of a sequence, and not all the same.
+// Sample: for some rows all logits, their statistics, the draw, which reads some again, and the
+// join. The ids are no end of a sequence, and not all the same.
 func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param,
 	s compute.Sampling, _ []float64) {
 	b.begin("Sample")
@@ -481,10 +481,11 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 			read += b.logits(n, min(width, V-lo), D, w)
 		}
 		b.moves(read)
-		b.moves(2 * read)
+		b.moves(read * float64(cuda.DrawnLogits(s, V)) / float64(V))
 		b.moves(16 * float64(n*V/4096))
 	}
 	b.queue(command{kind: onBus, bytes: 8 * float64(R)})
+	b.compareAhead()
 	b.wait()
 	b.drawn++
 	clear(logp)

@@ -460,7 +460,7 @@ func (b *Backend) parts(n, size int, fn rangeFunc) {
 }
 
 // Repeat runs op.
-func (b *Backend) Repeat(_ string, op func()) { op() }
+func (b *Backend) Repeat(_ string, _ compute.Indices, op func()) { op() }
 
 // Zero sets t to zero.
 func (b *Backend) Zero(t compute.Tensor) {

@@ -294,19 +294,11 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 	if P < 1 || len(pages.Table) != R || compute.RowsOf(op, "k", kCache, W)%P != 0 {
 		panic(fmt.Sprintf("cuda: AttentionDecode: %d rows, %d tables, a cache of %d elements and pages of %d tokens", R, len(pages.Table), kCache.Len(), P))
 	}
-	most := 0
-	for r, table := range pages.Table {
-		if n := int(pages.Len[r]); n < 0 || n > len(table)*P {
-			panic(fmt.Sprintf("cuda: AttentionDecode: row %d has %d positions in %d pages of %d", r,
-				n, len(table), P))
-		}
-		most = max(most, len(table))
-	}
+	cols := longestRow(pages.Table, P, pages.Len)
 	if R == 0 {
 		return
 	}
 	defer b.enter()()
-	cols := decodeStride(most)
 	table := b.table(pages.Table, cols, k.n/(W*P))
 	splits := blocks(cols*P, decodeSplit)
 	part := b.scratch(decodeBytes(min(R, b.rows), splits, a.H, a.E))[0]
@@ -363,11 +355,34 @@ func (b *Backend) counters(n int) driver.Ptr {
 // it changes seldom.
 func decodeStride(pages int) int { return (pages + 63) &^ 63 }
 
+// longestRow returns the length of a row of the page table, once each row's positions are found to be
+// in its pages of P tokens.
+func longestRow(rows [][]int32, P int, positions []int32) int {
+	most := 0
+	for r, pages := range rows {
+		if n := int(positions[r]); n < 0 || n > len(pages)*P {
+			panic(fmt.Sprintf("cuda: AttentionDecode: row %d has %d positions in %d pages of %d", r,
+				n, len(pages), P))
+		}
+		most = max(most, len(pages))
+	}
+	return decodeStride(most)
+}
+
+// fillTable writes page tables as rows of cols pages, each one of so many.
+func fillTable(to []byte, rows [][]int32, cols, pages int) {
+	for r, row := range rows {
+		compute.CheckIndices("AttentionDecode", "pages", row, pages)
+		line := ints(to[4*r*cols:], cols)
+		clear(line[copy(line, row):])
+	}
+}
+
 // table brings page tables to the device as rows of cols pages, each one of so
 // many; what lies behind a row's pages is not read.
 func (b *Backend) table(rows [][]int32, cols, pages int) driver.Ptr {
 	return b.stage(fmt.Sprint("pages of ", pages), unsafe.Pointer(unsafe.SliceData(rows)),
-		4*len(rows)*cols,
+		4*len(rows)*cols, pages,
 		func(old []byte) bool {
 			for r, row := range rows {
 				if !slices.Equal(ints(old[4*r*cols:], len(row)), row) {
@@ -376,11 +391,5 @@ func (b *Backend) table(rows [][]int32, cols, pages int) driver.Ptr {
 			}
 			return true
 		},
-		func(to []byte) {
-			for r, row := range rows {
-				compute.CheckIndices("AttentionDecode", "pages", row, pages)
-				line := ints(to[4*r*cols:], cols)
-				clear(line[copy(line, row):])
-			}
-		})
+		func(to []byte) { fillTable(to, rows, cols, pages) })
 }

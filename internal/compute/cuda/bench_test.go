@@ -334,7 +334,8 @@ func BenchmarkHead(b *testing.B) {
 			times float64
 			stats limits // of LogProb
 		}{{"LogProb", x.N / 2, 1, headLimits.stats}, {"LogProbGrad", x.N / 2, 3, headLimits.stats},
-			{"Sample", x.R, 1, headLimits.stats}, {"Sample top-p 0.95", x.R, 1, headLimits.stats}}
+			{"Sample", x.R, 1, headLimits.stats}, {"Sample by surveys", x.R, 1, headLimits.stats},
+			{"Sample top-p 0.95", x.R, 1, headLimits.stats}}
 		for _, rows := range []int{4096, 8192} {
 			for _, megabytes := range []int64{32, 128, 512, 1280} {
 				cases = append(cases, cases[0])
@@ -372,8 +373,11 @@ func BenchmarkHead(b *testing.B) {
 						op()
 						dh, d := x.narrow(c.R*x.D), x.wide(c.R)
 						op = func() { x.be.LogProbGrad(dh, w, out, d, d, h, rows, targets, 1) }
-					case "Sample":
+					case "Sample", "Sample by surveys":
 						op = func() {
+							surveys := &x.be.(*Backend).surveys
+							defer func() { *surveys = false }()
+							*surveys = c.name != "Sample"
 							x.be.Sample(ids, logp, h, w, compute.Sampling{Temperature: 1},
 								u)
 						}

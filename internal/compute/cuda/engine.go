@@ -42,9 +42,7 @@ type Backend struct {
 	retired []block // staging that was too small, which the operation that runs may still read
 	pack    layout
 	graph   graphs
-	counts  compute.Counts
-
-	launched, copied int // commands so far
+	tally   // of commands so far
 
 	words [maxArgs]uint64         // arguments of the kernel that is launched
 	args  [maxArgs]unsafe.Pointer // their addresses
@@ -58,6 +56,7 @@ type division struct {
 	least   int   // tiles of queries of such a part
 	few     int   // the most rows of a product that quantised weights are not unpacked for
 	onePass int   // the most columns of a norm whose gradients take one pass
+	surveys bool  // Sample looks at all logits again, also without filters
 }
 
 var (
@@ -196,6 +195,7 @@ func (b *Backend) enter() (leave func()) {
 	if b.graph.mode != plain {
 		return func() {} // Repeat has
 	}
+	b.graph.operations++
 	leave = b.dev.Enter()
 	b.ring.begin()
 	if len(b.retired) > 0 {

@@ -277,7 +277,7 @@ func TestRepeat(t *testing.T) {
 		key := fmt.Sprint("step ", N)
 		before := b.graph.known[key]
 		captured := before != nil && before.graph != nil
-		b.Repeat(key, func() { repeated.run(in) })
+		b.Repeat(key, compute.Indices{}, func() { repeated.run(in) })
 		if r := b.graph.known[key]; captured && r.graph != nil && r.misses == 0 {
 			ran++
 		}
@@ -309,6 +309,70 @@ func TestRepeat(t *testing.T) {
 		t.Errorf("%d calls, of which %d ran an earlier call's graph: %+v", calls, ran, s)
 	}
 	byItself.same("keys", byItself.down(repeated.k), byItself.down(byItself.k))
+}
+
+// Commands that were compared while the device ran give a step's own bits, for other indices of the
+// same number. Whatever may change them in between has them compared when they are asked for: an
+// operation, memory that is allocated or moves, another closure, lists of other lengths.
+func TestRepeatAhead(t *testing.T) {
+	b := start(t, Options{})
+	byItself, repeated := newStep(t, start(t, Options{})), newStep(t, b)
+	heads := map[*step]*compute.Param{}
+	for _, s := range []*step{byItself, repeated} {
+		heads[s] = s.param(stepV, stepD)
+	}
+	sample := func(s *step, N int) (logp []float32) {
+		ids, logp := make([]int32, N), make([]float32, N)
+		s.b.Sample(ids, logp, s.h.Slice(0, N*stepD), heads[s], compute.Sampling{},
+			make([]float64, N))
+		return logp
+	}
+	var now input
+	op := func() { repeated.run(now) }
+	spare := repeated.empty(compute.Wide, 64)
+	between := map[int]func(){
+		6: func() { b.Zero(spare) },
+		9: func() { repeated.empty(compute.Wide, 3<<20) },
+		12: func() { // addresses change, and need to be recorded again
+			repeated.k = repeated.put(compute.Narrow, repeated.down(repeated.k))
+		},
+		17: func() { op = func() { repeated.run(now) } },
+	}
+	var ahead []int
+	for i := range 32 {
+		N, pages := stepN, 0
+		switch {
+		case i == 20:
+			N = stepN - 1
+		case i >= 25:
+			pages = 70
+		}
+		now = byItself.input(N)
+		now.pages.Table[1] = append(now.pages.Table[1], make([]int32, pages)...)
+		if f := between[i]; f != nil {
+			f()
+		}
+		before := b.Graphs().Ahead
+		b.Repeat("step", compute.Indices{IDs: now.ids, Pos: now.pos, Slots: now.slots,
+			Pages: now.pages}, op)
+		if b.Graphs().Ahead > before {
+			ahead = append(ahead, i)
+		}
+		got := sample(repeated, N)
+		byItself.run(now)
+		byItself.same(fmt.Sprintf("call %d", i), got, sample(byItself, N))
+	}
+	// The first two calls are recorded, since Sample moves the scratch memory, and the third is
+	// captured; after a difference a call is recorded and the next one captured.
+	want := []int{3, 4, 5, 7, 8, 10, 11, 14, 15, 16, 18, 19, 23, 24, 27, 28, 29, 30, 31}
+	if !slices.Equal(ahead, want) {
+		t.Errorf("compared ahead were %v, want %v: %+v", ahead, want, b.Graphs())
+	}
+	now.slots[2] = stepSlots
+	panics(t, "slots", func() {
+		b.Repeat("step", compute.Indices{IDs: now.ids, Pos: now.pos, Slots: now.slots,
+			Pages: now.pages}, op)
+	})
 }
 
 // Each way in which an operation can differ from what was captured is seen, and
@@ -386,7 +450,7 @@ func TestRepeatSeesDifferences(t *testing.T) {
 			ops := []func(){c.one, c.one, c.one, c.other, c.other, c.other, c.one}
 			for i, op := range ops {
 				want := state(op)
-				s.same(fmt.Sprintf("call %d", i), state(func() { b.Repeat(c.name, op) }), want)
+				s.same(fmt.Sprintf("call %d", i), state(func() { b.Repeat(c.name, compute.Indices{}, op) }), want)
 			}
 		})
 	}
@@ -578,6 +642,115 @@ func TestNormPasses(t *testing.T) {
 	}
 }
 
+// Without filters a draw reads one tile of a row's logits. It finds the tokens that the kernel with
+// filters finds, but where u lies at a token's border, and those that float64 sums allow.
+func TestDraw(t *testing.T) {
+	b := start(t, Options{Precision: F32}) // of weights that are the logits
+	s := set(t, b)
+	const V, R = 3*headTile + 333, 100
+	inf := float32(math.Inf(1))
+	one, u := make([]float32, R), make([]float64, R)
+	for r := range u {
+		one[r], u[r] = 1, float64(r)/(R-1)
+	}
+	u[R-1] = math.Nextafter(1, 0)
+	h := s.put(compute.Narrow, one)
+	draw := func(w *compute.Param, greedy, surveys bool) ([]int32, []float32) {
+		defer func() { b.surveys = false }()
+		b.surveys = surveys
+		ids, logp := make([]int32, R), make([]float32, R)
+		how := compute.Sampling{Temperature: 1}
+		if greedy {
+			how.Temperature = 0
+		}
+		b.Sample(ids, logp, h, w, how, u)
+		return ids, logp
+	}
+	for _, c := range []struct {
+		name string
+		make func(z []float32)
+		odd  bool // masses alone decide, not float64 sums
+	}{
+		{"flat", func([]float32) {}, false},
+		{"steep", func(z []float32) {
+			for i := range z {
+				z[i] *= 4
+			}
+		}, false},
+		{"far below and above 0", func(z []float32) {
+			for i := range z {
+				z[i] = 2*z[i] - 90 + 60*float32(i/headTile)
+			}
+		}, false},
+		{"borders of tiles", func(z []float32) {
+			for i := range z {
+				if z[i] = -inf; i%headTile == 0 || i%headTile == headTile-1 || i == V-1 {
+					z[i] = float32(i/headTile) / 3
+				}
+			}
+		}, false},
+		{"a tile without tokens", func(z []float32) {
+			for i := range headTile {
+				z[headTile+i] = -inf
+			}
+		}, false},
+		{"large", func(z []float32) {
+			for i := range z {
+				z[i] *= 1e30
+			}
+		}, true},
+		{"none", func(z []float32) {
+			for i := range z {
+				z[i] = -inf
+			}
+		}, true},
+		{"infinite", func(z []float32) { z[headTile+7], z[headTile+9] = inf, inf }, true},
+		{"no number", func(z []float32) { z[5] = float32(math.NaN()) }, true},
+	} {
+		z := s.normal(V)
+		c.make(z)
+		best := 2*headTile + 17 // twice
+		if !c.odd && c.name != "borders of tiles" {
+			z[best] = slices.Max(z)
+			z[best+headTile], z[slices.Index(z, z[best])] = z[best], z[best]-1
+		}
+		w := s.param(V, 1)
+		b.Upload(w.W, z)
+		b.Refresh(w)
+		for _, greedy := range []bool{false, true} {
+			ids, logp := draw(w, greedy, false)
+			want, wantP := draw(w, greedy, true)
+			differ := 0
+			for r := range ids {
+				if ids[r] != want[r] {
+					differ++
+				} else if math.Float32bits(logp[r]) != math.Float32bits(wantP[r]) {
+					t.Fatalf("%s: u=%v: log-probability %v, want %v", c.name, u[r], logp[r],
+						wantP[r])
+				}
+			}
+			if most := R / 50; differ > most || (greedy || c.odd) && differ > 0 {
+				t.Errorf("%s, greedy=%v: %d of %d tokens are others than the filters' kernel has",
+					c.name, greedy, differ, R)
+			}
+			if greedy || c.odd {
+				continue
+			}
+			sums := make([]float64, V+1) // sums[v] is the probability of tokens before v
+			top := slices.Max(z)
+			for v, x := range z {
+				sums[v+1] = sums[v] + math.Exp(float64(x-top))
+			}
+			for r, id := range ids {
+				from, to := sums[id]/sums[V], sums[id+1]/sums[V]
+				if from == to || u[r] < from-1e-6 || u[r] > to+1e-6 {
+					t.Fatalf("%s: u=%v gives token %d, of %v to %v", c.name, u[r], id, from, to)
+				}
+			}
+		}
+	}
+}
+
 // w0 is the first row of w as a norm's weights.
 func w0(w *compute.Param) *compute.Param {
 	return &compute.Param{Name: "w0", Rows: 1, Cols: w.Cols, W: w.W.Slice(0, w.Cols)}
@@ -602,7 +775,7 @@ func TestRepeatLinearAdd(t *testing.T) {
 	for i, r := range []compute.Tensor{rs[0], rs[0], rs[0], rs[1], rs[1], rs[1], rs[1], rs[0], y} {
 		b.Copy(want, r)
 		b.Linear(want, x, w, nil, true)
-		b.Repeat("add", func() { b.LinearAdd(y, r, x, w) })
+		b.Repeat("add", compute.Indices{}, func() { b.LinearAdd(y, r, x, w) })
 		s.same(fmt.Sprint("call ", i), s.down(y), s.down(want))
 	}
 	if b.Graphs().Replayed == 0 {
@@ -619,7 +792,7 @@ func TestRepeatForgets(t *testing.T) {
 	for i := range 3 * maxGraphs {
 		id := []int32{int32(i % 9)}
 		for range 3 {
-			b.Repeat(fmt.Sprint(i), func() { b.Embed(y, table, id) })
+			b.Repeat(fmt.Sprint(i), compute.Indices{}, func() { b.Embed(y, table, id) })
 		}
 		if i == maxGraphs {
 			most, _ = b.Memory()
@@ -650,11 +823,11 @@ func TestRepeatRefuses(t *testing.T) {
 				nil)
 		},
 		"SumSquares": func() { b.SumSquares([]compute.Tensor{x}) },
-		"Repeat":     func() { b.Repeat("inner", func() {}) },
+		"Repeat":     func() { b.Repeat("inner", compute.Indices{}, func() {}) },
 	} {
 		said := func() (what any) {
 			defer func() { what = recover() }()
-			b.Repeat("outer "+name, op)
+			b.Repeat("outer "+name, compute.Indices{}, op)
 			return nil
 		}()
 		if text, _ := said.(string); !strings.Contains(text, name) {
@@ -789,7 +962,7 @@ func TestRepeatLargeIndices(t *testing.T) {
 		{Recorded: 3, Captured: 2, Replayed: 3, Diverged: 1},
 	} {
 		for range 4 {
-			b.Repeat(fmt.Sprint(key), func() {
+			b.Repeat(fmt.Sprint(key), compute.Indices{}, func() {
 				b.Embed(y.Slice(0, len(ids[1])*D), table, ids[1])
 				b.Embed(y, table, ids[0])
 			})
@@ -817,7 +990,7 @@ func TestNoPlan(t *testing.T) {
 		in := known.input(stepN)
 		known.run(in)
 		byItself.run(in)
-		b.Repeat("step", func() { repeated.run(in) })
+		b.Repeat("step", compute.Indices{}, func() { repeated.run(in) })
 		got, want := byItself.down(byItself.x), known.down(known.x)
 		byItself.same(fmt.Sprintf("call %d, repeated", i), repeated.down(repeated.x), got)
 		for j, x := range want {
@@ -1068,7 +1241,7 @@ func everything(b *Backend) (result []float32, err error) {
 	b.Upload(h, seq(N*D, 0.1))
 	for i := range 4 {
 		ids := []int32{int32(i), 2, 3, 4, 5}
-		b.Repeat("everything", func() {
+		b.Repeat("everything", compute.Indices{}, func() {
 			b.Embed(y, w, ids)
 			b.Linear(g, h, square, bias, false)
 			b.Linear(y, g, square, nil, true)

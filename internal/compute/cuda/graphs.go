@@ -5,7 +5,9 @@ package cuda
 import (
 	"fmt"
 	"slices"
+	"unsafe"
 
+	"gad/internal/compute"
 	"gad/internal/compute/cuda/driver"
 )
 
@@ -21,15 +23,22 @@ import (
 //
 // Indices change from call to call without a trace: each graph reads them from
 // pinned memory of its own, which the comparing call fills anew.
+//
+// To compare takes the host longer than to launch, and meanwhile the device has
+// nothing to do. So Sample, before it waits for the tokens, compares the commands of
+// the Repeat that it follows once more, for the next call (compareAhead). If that is
+// for the same key, operation and lists as long, and no operation came between the
+// two, its lists are filled in and the graph is launched.
 
 // mode is what becomes of commands.
 type mode uint8
 
 const (
-	plain     mode = iota // queued
-	recording             // queued and written to the trace
-	capturing             // compared with the trace and captured
-	comparing             // compared with the trace
+	plain      mode = iota // queued
+	recording              // queued and written to the trace
+	capturing              // compared with the trace and captured
+	comparing              // compared with the trace
+	foreseeing             // compared, while the device reads the lists: they are left as they are
 )
 
 // maxGraphs is how many keys are kept; the one that was not used for longest goes.
@@ -49,6 +58,32 @@ type graphs struct {
 	calls    int
 	known    map[string]*repeated
 	stats    GraphStats
+
+	operations int      // begun outside Repeat, and calls of it
+	last       launched // the last call that launched a graph
+	ahead      launched // what was compared for the next call; r is nil if nothing was
+}
+
+// launched is a call of Repeat.
+type launched struct {
+	r          *repeated
+	op         func()
+	in         compute.Indices
+	operations int          // when it was made, or compared
+	commands   tally        // compared
+	lists      []listOfPass // of ahead, of r's area
+}
+
+// tally counts commands.
+type tally struct {
+	launched, copied int
+	counts           compute.Counts
+}
+
+// listOfPass is which of compute.Indices a staged list is.
+type listOfPass struct {
+	staged
+	of func(in *compute.Indices) []int32 // nil: the page table
 }
 
 // GraphStats counts what Repeat has done.
@@ -56,6 +91,7 @@ type GraphStats struct {
 	Recorded int // calls that ran command by command and wrote them down
 	Captured int // graphs that were made, and launched
 	Replayed int // calls that launched a graph of an earlier call
+	Ahead    int // of these, calls whose commands had been compared while the device ran
 	// calls whose commands were others than those written down, or could not be captured; each is
 	// recorded again
 	Diverged int
@@ -104,7 +140,7 @@ const (
 )
 
 // fixed reports whether commands must equal the trace's, so that nothing may be allocated.
-func (g *graphs) fixed() bool { return g.mode == capturing || g.mode == comparing }
+func (g *graphs) fixed() bool { return g.mode >= capturing }
 
 // follow writes words of a command to the trace, or compares them with it, and
 // reports whether the command is to be queued. It is not after a failure.
@@ -140,8 +176,13 @@ func (b *Backend) outside(op string) {
 }
 
 // Repeat runs op, from its third call under a key on as one CUDA graph.
-func (b *Backend) Repeat(key string, op func()) {
+func (b *Backend) Repeat(key string, in compute.Indices, op func()) {
 	b.outside("Repeat")
+	ahead := b.graph.ahead
+	if ahead.operations != b.graph.operations {
+		ahead.r = nil
+	}
+	b.graph.last, b.graph.ahead = launched{}, launched{}
 	defer b.enter()()
 	b.counts.Repeats++
 	g := &b.graph
@@ -172,6 +213,9 @@ func (b *Backend) Repeat(key string, op func()) {
 
 	known, replayed := r.trace != nil, r.graph != nil
 	switch {
+	case r == ahead.r && sameFunc(op, ahead.op) && r.fill(ahead, &in):
+		b.tally = b.tally.plus(ahead.commands)
+		g.stats.Ahead++
 	case r.graph != nil:
 		b.runInMode(comparing, op)
 	case known:
@@ -195,6 +239,7 @@ func (b *Backend) Repeat(key string, op func()) {
 			b.fail("launch of a graph", err)
 		}
 		r.busy, r.misses = g.epoch, 0
+		g.last = launched{r: r, op: op, in: in, operations: g.operations}
 		return
 	}
 
@@ -226,6 +271,101 @@ func (b *Backend) runInMode(m mode, op func()) {
 	if g.fixed() && g.cursor != len(g.now.trace) {
 		g.diverged = true
 	}
+}
+
+// compareAhead compares the commands of the Repeat that the running operation follows, for the next
+// call. It is called when all of the running operation is queued.
+func (b *Backend) compareAhead() {
+	g, last := &b.graph, b.graph.last
+	g.ahead = launched{}
+	if last.r == nil || last.operations != g.operations-1 || last.in.IDs == nil || b.err != nil {
+		return
+	}
+	before := b.tally
+	g.now = last.r
+	b.runInMode(foreseeing, last.op)
+	g.now = nil
+	last.commands, b.tally = b.tally.minus(before), before
+	if lists, ok := listsOf(&last.in, last.r.area.recent); ok && !g.diverged && b.err == nil {
+		last.operations, last.lists = g.operations, lists
+		g.ahead = last
+	}
+	g.diverged = false
+}
+
+// listsOf returns which of in the staged lists are, and whether they are nothing else.
+func listsOf(in *compute.Indices, all []staged) (lists []listOfPass, ok bool) {
+	known := []func(in *compute.Indices) []int32{
+		func(in *compute.Indices) []int32 { return in.IDs },
+		func(in *compute.Indices) []int32 { return in.Pos },
+		func(in *compute.Indices) []int32 { return in.Slots },
+		func(in *compute.Indices) []int32 { return in.Pages.Len },
+	}
+	for _, e := range all {
+		i := slices.IndexFunc(known, func(of func(in *compute.Indices) []int32) bool {
+			list := of(in)
+			return e.list == unsafe.Pointer(unsafe.SliceData(list)) && e.n == 4*len(list)
+		})
+		switch {
+		case i >= 0:
+			lists = append(lists, listOfPass{e, known[i]})
+		case e.list == unsafe.Pointer(unsafe.SliceData(in.Pages.Table)):
+			lists = append(lists, listOfPass{staged: e})
+		default:
+			return nil, false
+		}
+	}
+	return lists, len(all) < recall // or else some may be forgotten
+}
+
+// fill writes the lists of in for the graph, and reports whether they are as long as those with
+// which its commands were compared.
+func (r *repeated) fill(ahead launched, in *compute.Indices) bool {
+	old, R := &ahead.in.Pages, len(in.IDs)
+	if in.Pages.PageTokens != old.PageTokens || len(in.Pages.Table) != len(old.Table) {
+		return false
+	}
+	for _, l := range ahead.lists {
+		if l.of != nil {
+			if len(l.of(in)) != l.n/4 {
+				return false
+			}
+		} else if longestRow(in.Pages.Table, in.Pages.PageTokens, in.Pages.Len) != l.n/4/R {
+			return false
+		}
+	}
+	for _, l := range ahead.lists {
+		to := r.area.host[l.off : l.off+l.n]
+		if l.of == nil {
+			fillTable(to, in.Pages.Table, l.n/4/R, l.limit)
+			continue
+		}
+		list := l.of(in)
+		if l.limit > 0 {
+			compute.CheckIndices("Repeat", l.what, list, l.limit)
+		}
+		copy(to, bytesOf(list))
+	}
+	return true
+}
+
+// sameFunc reports whether two functions are one closure.
+func sameFunc(a, b func()) bool {
+	return *(*unsafe.Pointer)(unsafe.Pointer(&a)) == *(*unsafe.Pointer)(unsafe.Pointer(&b))
+}
+
+func (t tally) plus(u tally) tally {
+	t.launched, t.copied = t.launched+u.launched, t.copied+u.copied
+	t.counts.Products += u.counts.Products
+	t.counts.Declined += u.counts.Declined
+	return t
+}
+
+func (t tally) minus(u tally) tally {
+	t.launched, t.copied = t.launched-u.launched, t.copied-u.copied
+	t.counts.Products -= u.counts.Products
+	t.counts.Declined -= u.counts.Declined
+	return t
 }
 
 // close gives the graph up, when it has run.

@@ -51,7 +51,11 @@ func (b *Backend) logits(op string, k headWork, h driver.Ptr, W view, n, D, lo, 
 
 // stats queues the statistics of the n rows' logits of the columns lo to hi-1.
 func (b *Backend) stats(k headWork, logp, target driver.Ptr, n, lo, hi int) {
-	b.launch(b.k.headStats, grid{n, blocks(hi-lo, headTile), 1, 128, 128},
+	b.tiles(b.k.headStats, k, logp, target, n, lo, hi)
+}
+
+func (b *Backend) tiles(kernel *driver.Kernel, k headWork, logp, target driver.Ptr, n, lo, hi int) {
+	b.launch(kernel, grid{n, blocks(hi-lo, headTile), 1, 128, 128},
 		at(k.part), at(logp), at(k.z), at(target), whole(hi-lo), whole(k.ld), whole(lo),
 		whole(k.tiles))
 }
@@ -195,16 +199,22 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	for r := 0; r < R; r += k.rows {
 		n := min(k.rows, R-r)
 		b.logits(op, k, h.from(r*D), W, n, D, 0, V, float32(invTemp))
-		b.stats(k, 0, 0, n, 0, V)
 		skip := driver.Ptr(4 * r)
-		b.launch(b.k.sample, grid{n, 1, 1, 1024, 24848}, at(id+skip), at(lp+skip), at(k.z),
-			at(k.part), at(draws+2*skip),
-			whole(V), whole(k.ld), whole(k.tiles), flag(greedy), whole(s.TopK), double(s.TopP),
-			double(s.MinP))
+		kernel, size := b.k.draw, grid{n, 1, 1, 128, 256}
+		args := []uint64{at(id + skip), at(lp + skip), at(k.z), at(k.part), at(draws + 2*skip),
+			whole(V), whole(k.ld), whole(k.tiles), flag(greedy)}
+		if b.surveys || filters(s, V) {
+			b.stats(k, 0, 0, n, 0, V)
+			kernel, size = b.k.sample, grid{n, 1, 1, 1024, 24848}
+			args = append(args, whole(s.TopK), double(s.TopP), double(s.MinP))
+		} else {
+			b.tiles(b.k.headMasses, k, 0, 0, n, 0, V)
+		}
+		b.launch(kernel, size, args...)
 		b.finish(k, lp+skip, 0, 0, n)
 	}
 	both := make([]int32, 2*R)
-	if b.readBack(bytesOf(both), id) {
+	if b.readBack(bytesOf(both), id, b.compareAhead) {
 		copy(ids, both)
 		copy(bytesOf(logp), bytesOf(both[R:]))
 	}

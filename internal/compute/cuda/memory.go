@@ -559,6 +559,7 @@ type staged struct {
 	what   string
 	off, n int            // bytes
 	list   unsafe.Pointer // what it was copied from
+	limit  int            // of its indices; 0 is none
 }
 
 // grow replaces s by a larger one, once the device has read the staged data. The old twin stays
@@ -646,7 +647,8 @@ const recall = 16
 // list under the same name with the same content is not brought again: same
 // compares, and fill writes. Within one call of Repeat the same memory, which list
 // is the beginning of, counts as the same content: each layer brings its own again.
-func (b *Backend) stage(what string, list unsafe.Pointer, n int, same func(old []byte) bool,
+// While commands are compared ahead of a call, only places are found. limit is kept.
+func (b *Backend) stage(what string, list unsafe.Pointer, n, limit int, same func(old []byte) bool,
 	fill func(list []byte)) driver.Ptr {
 	if n == 0 {
 		return 0
@@ -654,7 +656,8 @@ func (b *Backend) stage(what string, list unsafe.Pointer, n int, same func(old [
 	s := b.stagingRing()
 	for i := len(s.recent) - 1; i >= 0; i-- {
 		if e := s.recent[i]; e.what == what && e.n == n &&
-			(e.list == list && b.graph.mode != plain || same(s.host[e.off:e.off+n])) {
+			(e.list == list && b.graph.mode != plain ||
+				b.graph.mode != foreseeing && same(s.host[e.off:e.off+n])) {
 			s.live = min(s.live, e.off)
 			return s.twin.p + driver.Ptr(e.off)
 		}
@@ -664,19 +667,27 @@ func (b *Backend) stage(what string, list unsafe.Pointer, n int, same func(old [
 		return 0
 	}
 	s.live = min(s.live, off)
-	fill(s.host[off : off+n])
+	if b.graph.mode != foreseeing {
+		fill(s.host[off : off+n])
+	}
 	b.copyIn(s.twin.p+driver.Ptr(off), unsafe.Pointer(&s.host[off]), int64(n))
 	if len(s.recent) == recall {
 		s.recent = append(s.recent[:0], s.recent[1:]...)
 	}
-	s.recent = append(s.recent, staged{what, off, n, list})
+	s.recent = append(s.recent, staged{what, off, n, list, limit})
 	return s.twin.p + driver.Ptr(off)
 }
 
 // index stages one list of indices or numbers.
 func index[T int32 | float32 | float64 | uint64](b *Backend, what string, list []T) driver.Ptr {
+	return indexBelow(b, what, list, 0)
+}
+
+// indexBelow stages a list of indices that were found to be below limit.
+func indexBelow[T int32 | float32 | float64 | uint64](b *Backend, what string, list []T,
+	limit int) driver.Ptr {
 	raw := bytesOf(list)
-	return b.stage(what, unsafe.Pointer(unsafe.SliceData(list)), len(raw),
+	return b.stage(what, unsafe.Pointer(unsafe.SliceData(list)), len(raw), limit,
 		func(old []byte) bool { return bytes.Equal(old, raw) }, func(to []byte) { copy(to, raw) })
 }
 
@@ -765,7 +776,7 @@ func (b *Backend) Download(dst []float32, src compute.Tensor) {
 		part := v.slice(lo, n)
 		if v.t == code {
 			raw := make([]byte, n)
-			if !b.readBack(raw, part.p) {
+			if !b.readBack(raw, part.p, nil) {
 				return
 			}
 			unpack(dst[lo:lo+n], raw, code)
@@ -780,13 +791,13 @@ func (b *Backend) Download(dst []float32, src compute.Tensor) {
 			b.cast(wide, part)
 			part = wide
 		}
-		b.readBack(bytesOf(dst[lo:lo+n]), part.p)
+		b.readBack(bytesOf(dst[lo:lo+n]), part.p, nil)
 	}
 }
 
 // readBack copies to host memory from the device, after all operations, and
-// reports whether it could.
-func (b *Backend) readBack(dst []byte, src driver.Ptr) bool {
+// reports whether it could. meanwhile, unless nil, is called before it waits.
+func (b *Backend) readBack(dst []byte, src driver.Ptr, meanwhile func()) bool {
 	s, off := b.place(len(dst))
 	if off < 0 {
 		return false
@@ -794,6 +805,9 @@ func (b *Backend) readBack(dst []byte, src driver.Ptr) bool {
 	b.copied++
 	if err := b.dev.CopyOut(unsafe.Pointer(&s.host[off]), src, int64(len(dst))); err != nil {
 		b.fail("copy from the device", err)
+	}
+	if meanwhile != nil {
+		meanwhile()
 	}
 	b.wait()
 	if b.err == nil {

@@ -21,13 +21,14 @@ type kernelSet struct {
 	gatedConvU, gatedConv, gatedConvGrad,
 	gatedConvWGrad [2]*driver.Kernel
 	// to Wide
-	addNarrow                     *driver.Kernel
-	embedGrad                     *driver.Kernel
-	norm                          normKernels
-	colSum                        [2]*driver.Kernel
-	addPartials                   *driver.Kernel
-	gemm                          [2][2]*driver.Kernel // a and b, c
-	headStats, headFinish, sample *driver.Kernel
+	addNarrow   *driver.Kernel
+	embedGrad   *driver.Kernel
+	norm        normKernels
+	colSum      [2]*driver.Kernel
+	addPartials *driver.Kernel
+	gemm        [2][2]*driver.Kernel // a and b, c
+	headStats, headMasses, headFinish,
+	sample, draw *driver.Kernel
 	headGrad, score, scoreGrad,
 	scoreWGrad [2]*driver.Kernel
 	// head width 64, 128
@@ -97,7 +98,8 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 		colSum: pair("colsum"), addPartials: find("add_partials"),
 		gemm: [2][2]*driver.Kernel{{find("gemm_f32_f32_f32"), nil},
 			{find("gemm_bf16_bf16_f32"), find("gemm_bf16_bf16_bf16")}},
-		headStats: find("head_stats"), headFinish: find("head_finish"), sample: find("sample"),
+		headStats: find("head_stats"), headMasses: find("head_masses"),
+		headFinish: find("head_finish"), sample: find("sample"), draw: find("draw"),
 		headGrad: pair("head_grad"), score: pair("score"), scoreGrad: pair("score_grad"),
 		scoreWGrad: pair("score_wgrad"),
 		attnFwd:    wideHeads("attn_fwd"), attnDelta: wideHeads("attn_bwd_delta"),
@@ -215,10 +217,10 @@ func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
 	w := b.weights(op, table, b.narrow)
 	if w.t.quantised() {
 		b.launch(b.k.quant.embed[w.t-q8], b.eachRow(N, D), at(y.p), at(w.p), at(w.lo),
-			whole(w.first), at(index(b, "ids", ids)), whole(N), whole(D), flag(b.narrow == bf16))
+			whole(w.first), at(indexBelow(b, "ids", ids, table.Rows)), whole(N), whole(D), flag(b.narrow == bf16))
 		return
 	}
-	b.launch(b.k.embed[w.t], b.eachRow(N, D), at(y.p), at(w.p), at(index(b, "ids", ids)), whole(N),
+	b.launch(b.k.embed[w.t], b.eachRow(N, D), at(y.p), at(w.p), at(indexBelow(b, "ids", ids, table.Rows)), whole(N),
 		whole(D))
 }
 
@@ -375,7 +377,7 @@ func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, tab
 		sign = -1
 	}
 	defer b.enter()()
-	b.launch(b.k.rope[x.t], b.eachRow(N, H*E/2), at(x.p), at(index(b, "pos", pos)), at(tab.p),
+	b.launch(b.k.rope[x.t], b.eachRow(N, H*E/2), at(x.p), at(indexBelow(b, "pos", pos, P)), at(tab.p),
 		whole(N), whole(H), whole(E), whole(row), real(sign))
 }
 
@@ -391,7 +393,8 @@ func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32
 	}
 	defer b.enter()()
 	b.launch(b.k.cacheWrite[c.t], b.eachRow(N, width), at(c.p), at(x.p),
-		at(index(b, "slots", slots)), whole(N), whole(width), whole(row))
+		at(indexBelow(b, "slots", slots, compute.RowsOf(op, "cache", cache, width))), whole(N),
+		whole(width), whole(row))
 }
 
 // RopeCache rotates q and k, writes k and v to slots of the caches, in one launch.
@@ -419,7 +422,7 @@ func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a c
 	defer b.enter()()
 	b.launch(b.k.ropeCache[q.t], b.eachRow(N*(a.H+2*a.K), E/2), at(q.p), at(k.p), at(v.p), at(kc.p),
 		at(vc.p),
-		at(index(b, "pos", pos)), at(index(b, "slots", slots)), at(tab.p), whole(N), whole(a.H),
+		at(indexBelow(b, "pos", pos, P)), at(indexBelow(b, "slots", slots, compute.RowsOf(op, "kCache", kCache, W))), at(tab.p), whole(N), whole(a.H),
 		whole(a.K), whole(E),
 		whole(qRow), whole(kRow), whole(vRow))
 }
@@ -545,7 +548,7 @@ func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	}
 	b.launch(b.k.sumPartials, grid{1, 1, 1, 1024, 8192}, at(place[1]), at(place[0]), whole(parts))
 	var sum [1]float64
-	b.readBack(bytesOf(sum[:]), place[1])
+	b.readBack(bytesOf(sum[:]), place[1], nil)
 	return sum[0]
 }
 

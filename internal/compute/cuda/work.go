@@ -26,6 +26,20 @@ const UnpackedVocab = unpackedVocab
 // SampleRows returns how many of R rows Sample takes at a time, with all their logits.
 func SampleRows(R, V int) int { return headLimits.sample.whole(R, V).rows }
 
+// DrawnLogits returns how many logits of a row of V Sample reads again once it has their statistics:
+// one tile, or with filters at least all of them twice.
+func DrawnLogits(s compute.Sampling, V int) int {
+	if filters(s, V) {
+		return 2 * V
+	}
+	return min(V, headTile)
+}
+
+// filters reports whether s leaves out tokens of a vocabulary of V.
+func filters(s compute.Sampling, V int) bool {
+	return s.Temperature > 0 && (s.TopK > 0 && s.TopK < V || s.TopP > 0 && s.TopP < 1 || s.MinP > 0)
+}
+
 // SumParts returns the number of parts in which the sums down the columns of N rows are taken.
 func SumParts(N, D int) int { return blocks(N, sumRows(N, D)) }
 

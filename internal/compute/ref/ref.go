@@ -182,7 +182,7 @@ func (b *Backend) Sync() error { return nil }
 func (b *Backend) Close() error { return nil }
 
 // Repeat runs op.
-func (b *Backend) Repeat(_ string, op func()) { op() }
+func (b *Backend) Repeat(_ string, _ compute.Indices, op func()) { op() }
 
 // Zero sets t to zero.
 func (b *Backend) Zero(t compute.Tensor) { clear(F64(t)) }

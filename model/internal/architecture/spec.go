@@ -102,15 +102,17 @@ type Family struct {
 	NullWindow  bool      // with EveryLayer: no window where sliding_window is absent
 	FullEvery   int       // with LayerByType: without layer_types, every n-th layer has no window
 	LocalRope   LocalRope // rotation in the layers with a window
-	NoRope      bool      // no_rope_layers
+	NoRope      noRope    // layers without rotation
+	FFNKey      string    // key of the feed-forward width; "" is intermediate_size
+	Hybrid      bool      // layers may be Mamba or have experts: such models are refused
+	LongRope    bool      // the rope type longrope, and partial_rotary_factor
 	QueryScale  bool      // llama_4_scaling_beta among the rotary settings
 	Multipliers bool      // embedding_multiplier, residual_multiplier and logits_scaling
 	SqrtEmbed   bool      // the embedding's output is multiplied by sqrt(Hidden)
 	ActKey      string    // key of the activation; "" is hidden_act
 	Convs       bool      // layer_types may have "conv", with conv_L_cache taps
 	EpsKey      string    // key of the norms' eps; "" is rms_norm_eps
-	// names of modules that are not Llama's, by Llama's
-	Modules map[string]string
+	Fused       []Fused   // weights of a layer that folders store in one matrix, or under another name
 }
 
 // EpsName returns the key of the norms' eps.
@@ -121,12 +123,27 @@ func (f Family) EpsName() string {
 	return "rms_norm_eps"
 }
 
-// Module returns the family's name of a module, given Llama's.
-func (f Family) Module(name string) string {
-	if own, ok := f.Modules[name]; ok {
-		return own
+// Fused is a matrix of a folder with several of a layer's weights, one below the other. Names begin
+// behind the layer's number, of the final norm behind "model".
+type Fused struct {
+	Whole string
+	Parts []string
+}
+
+// Module returns the last part of a weight's name, which is peft's name of its linear layer.
+func Module(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }
+
+// WholeOf returns the fused matrix that has the weight of a linear layer as a part; name is the
+// layer's, without ".weight".
+func (f Family) WholeOf(name string) (Fused, bool) {
+	for _, x := range f.Fused {
+		if slices.ContainsFunc(x.Parts, func(part string) bool {
+			return strings.HasSuffix(name, "."+part)
+		}) {
+			return x, true
+		}
 	}
-	return name
+	return Fused{}, false
 }
 
 // windowing is the way a family's config.json describes sliding windows.
@@ -139,6 +156,15 @@ const (
 	// sliding_window holds for the layers that layer_types names, or for all but every
 	// sliding_window_pattern-th
 	LayerByType
+)
+
+// noRope is the way a family's config.json describes layers without rotation.
+type noRope int
+
+const (
+	AllRotate noRope = iota
+	ByLayer          // no_rope_layers
+	AllOrNone        // position_embedding_type: rope, or another value for none
 )
 
 // LocalRope is the rotary base of layers with a window where it is not that of the others. Such
@@ -160,6 +186,11 @@ var Families = map[string]Family{
 	"Mistral": {ModelType: "mistral", Spec: Spec{PreNorm: true}, Windows: EveryLayer},
 	"Ministral3": {ModelType: "ministral3", Spec: Spec{PreNorm: true}, HeadDim: 128, Eps: 1e-5,
 		Windows: EveryLayer, NullWindow: true, QueryScale: true},
+	"Phi3": {ModelType: "phi3", Spec: Spec{PreNorm: true}, Eps: 1e-5, KVHeads: true,
+		Windows: EveryLayer, NullWindow: true, LongRope: true,
+		Fused: []Fused{
+			{"self_attn.qkv_proj", []string{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
+			{"mlp.gate_up_proj", []string{"mlp.gate_proj", "mlp.up_proj"}}}},
 	"Gemma3": {ModelType: "gemma3_text",
 		Spec: Spec{PreNorm: true, PostNorm: true, NormOffset: 1, QKNorm: HeadNorm,
 			Act: GELUTanh},
@@ -168,20 +199,30 @@ var Families = map[string]Family{
 		Windows: LayerByType, FullEvery: 6, LocalRope: OwnBase, SqrtEmbed: true,
 		ActKey: "hidden_activation"},
 	"SmolLM3": {ModelType: "smollm3", Spec: Spec{PreNorm: true}, Tied: true, Theta: 2e6,
-		Windows: Switched, NoRope: true},
+		Windows: Switched, NoRope: ByLayer},
 	"Olmo2": {ModelType: "olmo2", Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
 		KVHeads: true},
 	"Lfm2": {ModelType: "lfm2", Spec: Spec{PreNorm: true, QKNorm: HeadNorm}, Tied: true, Eps: 1e-5,
 		Theta: 1e6, Convs: true, EpsKey: "norm_eps",
-		Modules: map[string]string{"model.norm": "model.embedding_norm",
-			"input_layernorm": "operator_norm", "post_attention_layernorm": "ffn_norm",
-			"self_attn.q_norm": "self_attn.q_layernorm", "self_attn.k_norm": "self_attn.k_layernorm",
-			"self_attn.o_proj": "self_attn.out_proj", "mlp.gate_proj": "feed_forward.w1",
-			"mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2"}},
+		Fused: []Fused{{"embedding_norm", []string{"norm"}},
+			{"operator_norm", []string{"input_layernorm"}},
+			{"ffn_norm", []string{"post_attention_layernorm"}},
+			{"self_attn.q_layernorm", []string{"self_attn.q_norm"}},
+			{"self_attn.k_layernorm", []string{"self_attn.k_norm"}},
+			{"self_attn.out_proj", []string{"self_attn.o_proj"}},
+			{"conv.out_proj", []string{"conv.o_proj"}},
+			{"feed_forward.w1", []string{"mlp.gate_proj"}},
+			{"feed_forward.w3", []string{"mlp.up_proj"}},
+			{"feed_forward.w2", []string{"mlp.down_proj"}}}},
 	"Olmo3": {ModelType: "olmo3", Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
 		Theta: 5e5, KVHeads: true, Windows: LayerByType, FullEvery: 4, LocalRope: SameBase},
 	"Granite": {ModelType: "granite", Spec: Spec{PreNorm: true}, KVHeads: true,
 		AttentionOf: "attention_multiplier", Multipliers: true},
+	"GraniteMoeHybrid": {ModelType: "granitemoehybrid", Spec: Spec{PreNorm: true}, KVHeads: true,
+		AttentionOf: "attention_multiplier", Multipliers: true, NoRope: AllOrNone,
+		FFNKey: "shared_intermediate_size", Hybrid: true,
+		Fused: []Fused{{"shared_mlp.input_linear", []string{"mlp.gate_proj", "mlp.up_proj"}},
+			{"shared_mlp.output_linear", []string{"mlp.down_proj"}}}},
 }
 
 // ModelTypes lists the families' model_type for an error: "llama, mistral, qwen2 or qwen3".

@@ -23,7 +23,8 @@ type ggufArch struct {
 	permuted bool              // rows of q and k are in the order of rope type NORM: see halves
 	plusOne  bool              // weights of norms are stored with 1 added
 	convs    bool              // layers without key/value heads are short convolutions
-	norms    map[string]string // names of a block's norms that differ from ggufNames
+	partial  bool              // heads may rotate in part, by factors for short and long contexts
+	names    map[string]string // names of a block's tensors that differ from ggufNames
 	keys     map[string]string // more keys of config.json, as in ggufKeys
 	// finish adds the keys of config.json that such files imply without naming them.
 	finish func(c map[string]any) error
@@ -36,7 +37,7 @@ var ggufArchs = map[string]ggufArch{
 	"qwen2": {model: "qwen2", class: "Qwen2ForCausalLM", biased: true},
 	"qwen3": {model: "qwen3", class: "Qwen3ForCausalLM"},
 	"gemma3": {model: "gemma3_text", class: "Gemma3ForCausalLM", plusOne: true,
-		norms: map[string]string{"post_attention_layernorm": "post_attention_norm",
+		names: map[string]string{"post_attention_layernorm": "post_attention_norm",
 			"pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"},
 		keys: map[string]string{"attention.sliding_window": "sliding_window",
 			"attention.sliding_window_pattern": "sliding_window_pattern",
@@ -53,7 +54,7 @@ var ggufArchs = map[string]ggufArch{
 		keys: map[string]string{"attention.temperature_scale": "query_beta",
 			"rope.scaling.yarn_log_multiplier": "mscale_all_dim"}},
 	"lfm2": {model: "lfm2", class: "Lfm2ForCausalLM", convs: true,
-		norms: map[string]string{"operator_norm": "attn_norm", "ffn_norm": "ffn_norm",
+		names: map[string]string{"operator_norm": "attn_norm", "ffn_norm": "ffn_norm",
 			"self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
 			"self_attn.out_proj": "attn_output", "conv.in_proj": "shortconv.in_proj",
 			"conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
@@ -65,10 +66,19 @@ var ggufArchs = map[string]ggufArch{
 			c["block_auto_adjust_ff_dim"] = false // the file has the width itself
 			return nil
 		}},
+	"phi3": {model: "phi3", class: "Phi3ForCausalLM", partial: true,
+		names: map[string]string{"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+		keys:  map[string]string{"attention.sliding_window": "sliding_window"},
+		finish: func(c map[string]any) error {
+			if n, ok := c["sliding_window"].(float64); ok && n == 0 {
+				delete(c, "sliding_window")
+			}
+			return nil
+		}},
 	"smollm3": {model: "smollm3", class: "SmolLM3ForCausalLM", permuted: true},
 	// also OLMo 3, whose files have a window
 	"olmo2": {model: "olmo2", class: "Olmo2ForCausalLM",
-		norms: map[string]string{"post_attention_layernorm": "post_attention_norm",
+		names: map[string]string{"post_attention_layernorm": "post_attention_norm",
 			"post_feedforward_layernorm": "post_ffw_norm"},
 		keys: map[string]string{"attention.sliding_window": "sliding_window",
 			"attention.sliding_window_pattern": "sliding_window_pattern",
@@ -77,13 +87,35 @@ var ggufArchs = map[string]ggufArch{
 	"granite": {model: "granite", class: "GraniteForCausalLM", permuted: true,
 		keys: map[string]string{"attention.scale": "attention_multiplier",
 			"embedding_scale": "embedding_multiplier",
-			"residual_scale":  "residual_multiplier", "logit_scale": "logits_scaling"},
-		finish: func(c map[string]any) error {
-			if _, ok := c["attention_multiplier"]; !ok {
-				c["attention_multiplier"] = 1 / math.Sqrt(c["head_dim"].(float64))
-			}
-			return nil
-		}},
+			"residual_scale":  "residual_multiplier", "logit_scale": "logits_scaling",
+			"rope.scaling.finetuned":            "rotates",
+			"expert_shared_feed_forward_length": "shared_intermediate_size",
+			// of a Granite 4 without Mamba
+			"ssm.conv_kernel": "ssm", "ssm.state_size": "ssm", "ssm.group_count": "ssm",
+			"ssm.inner_size": "ssm", "ssm.time_step_rank": "ssm"},
+		finish: finishGranite},
+}
+
+// finishGranite makes a file without rotation, as its finetuned says, a Granite 4.
+func finishGranite(c map[string]any) error {
+	if _, ok := c["attention_multiplier"]; !ok {
+		c["attention_multiplier"] = 1 / math.Sqrt(c["head_dim"].(float64))
+	}
+	if n, ok := c["shared_intermediate_size"]; ok && n != 0.0 && n != c["intermediate_size"] {
+		return fmt.Errorf("key \"granite.expert_shared_feed_forward_length\": %v, and feed_forward_length %v: %w: llama.cpp has one width", n, c["intermediate_size"], rope.ErrUnsupported)
+	}
+	delete(c, "shared_intermediate_size")
+	delete(c, "ssm")
+	if rotates, ok := c["rotates"]; ok && rotates == 0.0 {
+		c["model_type"], c["architectures"] =
+			"granitemoehybrid", []string{"GraniteMoeHybridForCausalLM"}
+		c["position_embedding_type"], c["num_local_experts"] = "nope", 0
+		c["shared_intermediate_size"] = c["intermediate_size"]
+		c["layer_types"] = slices.Repeat([]string{"attention"}, int(c["num_hidden_layers"].(float64)))
+		c["mamba_n_heads"] = 1
+	}
+	delete(c, "rotates")
+	return nil
 }
 
 // finishOlmo makes a file with a window an OLMo 3. llama.cpp has one rotary base for all of its
@@ -168,8 +200,13 @@ var ggufNames = map[string]string{
 	"mlp.down_proj":            "ffn_down",
 }
 
-// ggufRopes is the name of the tensor that holds the divisors of the rotary frequencies.
-const ggufRopes = "rope_freqs.weight"
+// Names of tensors with divisors of the rotary frequencies: Llama 3's rule, and longrope's short and
+// long factors.
+const (
+	ggufRopes = "rope_freqs.weight"
+	ggufShort = "rope_factors_short.weight"
+	ggufLong  = "rope_factors_long.weight"
+)
 
 // ggufFile is the path of a GGUF file.
 type ggufFile string
@@ -376,6 +413,8 @@ func (a ggufArch) shape(f *gguf.Reader, arch string, c map[string]any) error {
 	for _, short := range []string{"attention.value_length", "rope.dimension_count"} {
 		if n, has, err := f.Int(arch + "." + short); err != nil {
 			return err
+		} else if has && a.partial && short == "rope.dimension_count" {
+			c["partial_rotary_factor"] = float64(n) / c["head_dim"].(float64)
 		} else if has && float64(n) != c["head_dim"] {
 			return fmt.Errorf("key %q: %d, but heads have %v elements: %w: only full rotation of keys as long as values is implemented", arch+"."+short, n, c["head_dim"], rope.ErrUnsupported)
 		}
@@ -413,8 +452,12 @@ func (a ggufArch) rope(f *gguf.Reader, arch string, c map[string]any) error {
 			return err
 		}
 	}
+	short, long, err := factors(f, a)
+	if err != nil {
+		return err
+	}
 	for short, wrong := range map[string]bool{
-		"rope.scaling.attn_factor": isTimes && times != 1 && kind != "yarn",
+		"rope.scaling.attn_factor": isTimes && times != 1 && kind != "yarn" && short == nil,
 		// the converter writes attention_factor of config.json, which llama.cpp does not read
 		"rope.scaling.yarn_attn_factor": isAttention && attention != 1 && (kind != "yarn" ||
 			math.Abs(attention-rope.YarnAttention(factor, 1)) > 1e-5),
@@ -425,6 +468,16 @@ func (a ggufArch) rope(f *gguf.Reader, arch string, c map[string]any) error {
 		}
 	}
 	switch {
+	case short != nil && (kind == "" || kind == "longrope"):
+		if !isTimes {
+			times = 1
+		}
+		longrope := map[string]any{"rope_type": "longrope", "short_factor": short,
+			"long_factor": long, "attention_factor": times}
+		if given {
+			longrope["original_max_position_embeddings"] = original
+		}
+		c["rope_scaling"] = longrope
 	case kind == "" || kind == "none" || kind == "linear" && (factor == 0 || factor == 1):
 	case kind == "linear":
 		c["rope_scaling"] = map[string]any{"rope_type": kind, "factor": factor}
@@ -481,6 +534,31 @@ func (a ggufArch) rope(f *gguf.Reader, arch string, c map[string]any) error {
 	return nil
 }
 
+// factors returns longrope's factors of f, nil if it has none.
+func factors(f *gguf.Reader, a ggufArch) (short, long []float64, err error) {
+	if !a.partial {
+		return nil, nil, nil // such tensors are refused as unexpected
+	}
+	for name, list := range map[string]*[]float64{ggufShort: &short, ggufLong: &long} {
+		t, ok := f.Tensor(name)
+		if !ok {
+			continue
+		}
+		x := make([]float32, t.Len())
+		if err := t.Float32(x, 0); err != nil {
+			return nil, nil, err
+		}
+		for _, v := range x {
+			*list = append(*list, float64(v))
+		}
+	}
+	if (short == nil) != (long == nil) {
+		return nil, nil, fmt.Errorf("tensors %q and %q: one of them is missing", ggufShort,
+			ggufLong)
+	}
+	return short, long, nil
+}
+
 // Tensors opens the file's weights under Hugging Face's names, with the row order and the norm
 // weights of a Hugging Face folder.
 func (path ggufFile) Tensors() (Tensors, error) {
@@ -498,8 +576,8 @@ func (path ggufFile) Tensors() (Tensors, error) {
 		return nil, fmt.Errorf("model: %s: %w", string(path), err)
 	}
 	for _, name := range f.Names() {
-		if name == ggufRopes { // config has read it
-			continue
+		if name == ggufRopes || a.partial && (name == ggufShort || name == ggufLong) {
+			continue // config has read it
 		}
 		hf := a.hfName(name)
 		if _, twice := t.names[hf]; twice {
@@ -531,7 +609,7 @@ func (a ggufArch) hfName(name string) string {
 		number, of, _ := strings.Cut(rest, ".")
 		before, part = "model.layers."+number+".", of
 	}
-	for _, names := range []map[string]string{a.norms, ggufNames} {
+	for _, names := range []map[string]string{a.names, ggufNames} {
 		for hf, gguf := range names {
 			whole := strings.HasPrefix(hf, "model.") || hf == "lm_head"
 			if gguf == part && whole == (before == "") {

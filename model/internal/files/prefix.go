@@ -78,9 +78,9 @@ func Visual(name string) bool {
 	})
 }
 
-// TextConfig returns the keys of config.json's text_config, with the outer keys of dtype, tokens and
-// quantisation that text_config lacks, if raw is the config.json of a model that also reads images
-// and whose text part is a language model by itself. Otherwise it returns raw.
+// TextConfig returns the text_config of a config.json raw whose model also reads images and has a
+// language model as its text part, completed by the outer keys of dtype, tokens and quantisation.
+// It returns any other raw unchanged.
 func TextConfig(raw map[string]json.RawMessage) (map[string]json.RawMessage, error) {
 	var outer, inner string
 	if json.Unmarshal(raw["model_type"], &outer) != nil || textOf[outer] == nil {

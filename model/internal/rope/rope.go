@@ -26,18 +26,26 @@ var ErrUnsupported = errors.New("not supported")
 //	                by Factor, with a ramp over the pairs between them; cosines and sines are
 //	                multiplied by AttentionFactor. Exact leaves the ramp's ends between pairs,
 //	                instead of at whole ones ("truncate": false)
+//	"longrope"      arXiv 2402.13753: the frequency of each pair is divided by its ShortFactors;
+//	                cosines and sines are multiplied by AttentionFactor. Beyond
+//	                OriginalMaxPosition, LongFactors would divide the frequencies of all positions,
+//	                earlier ones too: such sequences are not computed
 type Scaling struct {
 	Type                string
 	Factor              float64
 	OriginalMaxPosition int
 
-	LowFreqFactor, HighFreqFactor       float64 // llama3
-	AttentionFactor, BetaFast, BetaSlow float64 // yarn
-	Exact                               bool    // yarn
+	LowFreqFactor, HighFreqFactor float64 // llama3
+	AttentionFactor               float64 // yarn, longrope
+	BetaFast, BetaSlow            float64 // yarn
+	Exact                         bool    // yarn
 
 	// Queries at position p are multiplied by 1 + QueryBeta*log(1 + floor(p/OriginalMaxPosition)):
 	// llama_4_scaling_beta
 	QueryBeta float64 // yarn
+
+	ShortFactors, LongFactors []float64 // longrope, one for each rotated pair
+	Stretched                 int       // longrope: max_position_embeddings
 }
 
 // Encode returns the rule as the object rope_scaling of config.json, with transformers' keys.
@@ -55,6 +63,11 @@ func (s *Scaling) Encode() map[string]any {
 			keys["llama_4_scaling_beta"] = s.QueryBeta
 		}
 		return keys
+	case "longrope":
+		return map[string]any{"rope_type": s.Type,
+			"original_max_position_embeddings": s.OriginalMaxPosition,
+			"attention_factor":                 s.AttentionFactor, "short_factor": s.ShortFactors,
+			"long_factor": s.LongFactors}
 	}
 	return map[string]any{"rope_type": "llama3", "factor": s.Factor,
 		"low_freq_factor":                  s.LowFreqFactor,
@@ -96,9 +109,20 @@ func (s *Scaling) Validate() error {
 				s.Factor, s.OriginalMaxPosition, s.BetaSlow, s.BetaFast, s.AttentionFactor,
 				s.QueryBeta)
 		}
+	case "longrope":
+		positive := func(x float64) bool { return x >= 1e-6 && x <= 1e6 }
+		all := func(list []float64) bool {
+			return !slices.ContainsFunc(list, func(x float64) bool { return !positive(x) })
+		}
+		if !original || s.Stretched < s.OriginalMaxPosition || s.Stretched > 1<<26 ||
+			!(s.AttentionFactor > 0 && s.AttentionFactor <= 1e3) || len(s.ShortFactors) == 0 ||
+			len(s.LongFactors) != len(s.ShortFactors) || !all(s.ShortFactors) ||
+			!all(s.LongFactors) {
+			return fmt.Errorf("rope scaling longrope: original_max_position_embeddings %d of %d, attention factor %g, %d short_factor and %d long_factor: expected positive numbers, as many of both", s.OriginalMaxPosition, s.Stretched, s.AttentionFactor, len(s.ShortFactors), len(s.LongFactors))
+		}
 	default:
 		return fmt.Errorf("rope scaling %q: %w: use %s", s.Type, ErrUnsupported,
-			strings.Join([]string{"linear", "llama3", "yarn"}, ", "))
+			strings.Join([]string{"linear", "llama3", "yarn", "longrope"}, ", "))
 	}
 	return nil
 }
@@ -106,15 +130,26 @@ func (s *Scaling) Validate() error {
 // Rotation has the parameters of the rotary embedding of some layers.
 type Rotation struct {
 	HeadDim int
+	// rotated elements of a head; 0: all. In the model's order of a head they are the first ones
+	// of each half: their pairs too are HeadDim/2 apart
+	Rotated int
 	Theta   float64  // base of the frequencies
 	Scaling *Scaling // nil: unscaled frequencies
 	Query   bool     // for queries: scaled by position, as Scaling.QueryBeta says
 }
 
+// pairs returns the number of pairs of a head that rotate.
+func (r Rotation) pairs() int {
+	if r.Rotated > 0 {
+		return r.Rotated / 2
+	}
+	return r.HeadDim / 2
+}
+
 // freq returns the angle, in radians, by which pair e of a head turns from one position to the
 // next, before scaling.
 func (r Rotation) freq(e int) float64 {
-	return 1 / math.Pow(r.Theta, float64(2*e)/float64(r.HeadDim))
+	return 1 / math.Pow(r.Theta, float64(e)/float64(r.pairs()))
 }
 
 // scaledFreq returns freq after the rule of Scaling.
@@ -125,6 +160,8 @@ func (r Rotation) scaledFreq(e int) float64 {
 		return f
 	case s.Type == "linear":
 		return f / s.Factor
+	case s.Type == "longrope":
+		return f / s.ShortFactors[e]
 	case s.Type == "yarn":
 		ramp := r.ramp(e)
 		return f/s.Factor*ramp + f*(1-ramp)
@@ -151,14 +188,14 @@ func (r Rotation) ramp(e int) float64 {
 	// pair returns the index, not rounded, of the pair that turns so often within the original
 	// positions.
 	pair := func(turns float64) float64 {
-		return float64(r.HeadDim) * math.Log(float64(s.OriginalMaxPosition)/(turns*2*math.Pi)) /
-			(2 * math.Log(r.Theta))
+		return float64(r.pairs()) * math.Log(float64(s.OriginalMaxPosition)/(turns*2*math.Pi)) /
+			math.Log(r.Theta)
 	}
 	low, high := pair(s.BetaFast), pair(s.BetaSlow)
 	if !s.Exact {
 		low, high = math.Floor(low), math.Ceil(high)
 	}
-	low, high = max(low, 0), min(high, float64(r.HeadDim-1))
+	low, high = max(low, 0), min(high, float64(2*r.pairs()-1))
 	if low == high {
 		high += 0.001
 	}
@@ -170,10 +207,10 @@ func (r Rotation) ramp(e int) float64 {
 // weights were trained with that rotation.
 func (r Rotation) Table(positions int) []float32 {
 	half, factor := r.HeadDim/2, 1.0
-	if r.Scaling != nil && r.Scaling.Type == "yarn" {
-		factor = r.Scaling.AttentionFactor
+	if s := r.Scaling; s != nil && (s.Type == "yarn" || s.Type == "longrope") {
+		factor = s.AttentionFactor
 	}
-	freq := make([]float32, half)
+	freq := make([]float32, r.pairs())
 	for e := range freq {
 		freq[e] = float32(r.scaledFreq(e))
 	}
@@ -187,6 +224,9 @@ func (r Rotation) Table(positions int) []float32 {
 			sin, cos := math.Sincos(float64(float32(p) * f))
 			row[e], row[half+e] = float32(times*cos), float32(times*sin)
 		}
+		for e := len(freq); e < half; e++ {
+			row[e] = 1
+		}
 	}
 	return table
 }
@@ -194,7 +234,7 @@ func (r Rotation) Table(positions int) []float32 {
 // Divisors returns the unscaled frequency divided by the scaled one, for each pair of a head:
 // [E/2].
 func (r Rotation) Divisors() []float32 {
-	d := make([]float32, r.HeadDim/2)
+	d := make([]float32, r.pairs())
 	for e := range d {
 		d[e] = float32(r.freq(e) / r.scaledFreq(e))
 	}

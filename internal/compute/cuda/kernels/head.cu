@@ -14,7 +14,8 @@
 //
 //   LogProb: per chunk: product, head_stats;  then once head_finish.
 //   LogProbGrad: per chunk: product, head_grad, the two products of dz.
-//   Sample: product(s), head_stats without targets, sample (sample.cu), head_finish.
+//   Sample: product(s), head_masses without targets, draw (sample.cu), head_finish;
+//     with filters head_stats and sample.
 //
 // A logit of -inf is a token of probability 0 and leaves everything else finite. A
 // NaN or +inf anywhere in a row makes its logp, ent and lse NaN.
@@ -73,6 +74,26 @@ DEVICE void store4(bf16 *p, i64 at, i64 n, bool wide, const float (&x)[4]) {
 // wide4 reports whether four elements of T may be read from p at once.
 template <class T> DEVICE bool wide4(const T *p) { return (u64)p % (4 * sizeof(T)) == 0; }
 
+// The mass of a token, in a tile of largest logit m, is exp(z) in units of 2^-44 of 2^M, rounded
+// down, where M = mass_power(m) is the least whole number with 2^M >= exp(m). So masses of tiles
+// compare by shifting them, and no sum of whole numbers depends on its order. mass_share is
+// exp(m)/2^M, from 1/2 to 1; mass_of takes it and e = exp(z-m). Where m is not finite masses are 0.
+DEVICE double mass_power(float m) { return ceil(m * 1.4426950408889634); }
+DEVICE float mass_share(float m) { return exp2f((float)(m * 1.4426950408889634 - mass_power(m))); }
+DEVICE u64 mass_of(float e, float share) { return e > 0 && share > 0 ? (u64)(e * share * 17592186044416.0f) : 0; }
+
+// block_add is the sum over a block of whole warps, in every thread.
+DEVICE u64 block_add(u64 x, u64 *scratch) {
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    for (int m = WARP / 2; m > 0; m /= 2) x += __shfl_xor_sync(FULL, x, m);
+    __syncthreads();
+    if (lane == 0) scratch[warp] = x;
+    __syncthreads();
+    x = 0;
+    for (int i = 0; i < warps; i++) x += scratch[i];
+    return x;
+}
+
 // head_stats: of one tile of one row,
 //   m = max_v z_v;  s = Σ_v exp(z_v - m);  t = Σ_v exp(z_v - m)*(z_v - m)
 // to part[r][c0/HEAD_TILE + tile] = (m, s, t, -), and logp[r] = z_target if the
@@ -81,7 +102,10 @@ template <class T> DEVICE bool wide4(const T *p) { return (u64)p % (4 * sizeof(T
 //   part [R,tiles,4] 16-byte aligned, tiles = ceil(V/HEAD_TILE); logp [R]; z [R,C]
 //   of row stride ldz; target [R] in 0..V-1, may be null: no logp is written then.
 //   grid (R, ceil(C/HEAD_TILE)), 128 threads, 128 bytes of shared memory.
-KERNEL(HEAD_THREADS, head_stats, float *part, float *logp, const float *z, const int *target, int C, i64 ldz, int c0, int tiles) {
+//
+// head_masses: the same for Sample, which needs no entropy: in place of t and the fourth number
+// stands the tile's mass, a whole number of 64 bits (sample.cu).
+template <bool MASSES> DEVICE void head_tile(float *part, float *logp, const float *z, const int *target, int C, i64 ldz, int c0, int tiles) {
     const int each = HEAD_TILE / HEAD_THREADS / 4;
     float *scratch = (float *)shared();
     i64 r = blockIdx.x;
@@ -96,25 +120,39 @@ KERNEL(HEAD_THREADS, head_stats, float *part, float *logp, const float *z, const
 #pragma unroll
         for (int j = 0; j < 4; j++) m = fmaxf(m, x[i][j]);
     m = block_max(m, scratch);
-    float s = 0, t = 0;
+    float s = 0, t = 0, share = MASSES ? mass_share(m) : 0;
+    u64 mass = 0;
 #pragma unroll
     for (int i = 0; i < each; i++)
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             float d = x[i][j] - m, e = expf(d);
             s += e;
-            t = e > 0 ? fmaf(e, d, t) : t; // not 0 * -inf
+            if (MASSES)
+                mass += mass_of(e, share);
+            else
+                t = e > 0 ? fmaf(e, d, t) : t; // not 0 * -inf
         }
     s = block_sum(s, scratch);
-    t = block_sum(t, scratch);
+    if (MASSES)
+        mass = block_add(mass, (u64 *)scratch);
+    else
+        t = block_sum(t, scratch);
     if (threadIdx.x != 0) return;
     float4 v;
     v.x = m, v.y = s, v.z = t, v.w = 0;
+    if (MASSES) v.z = __uint_as_float((u32)mass), v.w = __uint_as_float((u32)(mass >> 32));
     ((float4 *)part)[r * tiles + c0 / HEAD_TILE + tile] = v;
     if (target) {
         int at = target[r] - c0 - tile * HEAD_TILE;
         if (at >= 0 && at < n) logp[r] = row[at];
     }
+}
+KERNEL(HEAD_THREADS, head_stats, float *part, float *logp, const float *z, const int *target, int C, i64 ldz, int c0, int tiles) {
+    head_tile<false>(part, logp, z, target, C, ldz, c0, tiles);
+}
+KERNEL(HEAD_THREADS, head_masses, float *part, float *logp, const float *z, const int *target, int C, i64 ldz, int c0, int tiles) {
+    head_tile<true>(part, logp, z, target, C, ldz, c0, tiles);
 }
 
 // head_finish joins the tiles of a row, m_i, s_i and t_i, about m = max_i m_i:

@@ -265,3 +265,93 @@ KERNEL(SAMPLE_THREADS, sample, int *ids, float *logp, const float *z, const floa
     }
     if (threadIdx.x == 0) ids[r] = id, logp[r] = row.z[id];
 }
+
+// draw is sample without filters, and reads of a row the masses of its tiles (head_masses in
+// head.cu) and one tile's logits. The tile is the first at which the tiles' masses, in the unit of
+// the row's largest, exceed u times their total; what they exceed it by is then followed into the
+// tile in its own unit. Greedy, and a row without mass, take the first of the largest logits.
+//   ids, logp, z, u as of sample; part [R,tiles,4] of head_masses.
+//   grid R, 128 threads, 256 bytes of shared memory.
+KERNEL(HEAD_THREADS, draw, int *ids, float *logp, const float *z, const float *part, const double *u, int V, i64 ldz, int tiles, int greedy) {
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    i64 r = blockIdx.x;
+    const float4 *tile = (const float4 *)part + r * tiles;
+    float most = HEAD_LOWEST;
+    for (int i = lane; i < tiles; i += WARP) most = fmaxf(most, tile[i].x);
+    most = warp_max(most);
+    double power = mass_power(most);
+    auto shift = [&](float m) { return (int)fmin(power - mass_power(m), 63.0); };
+    auto mass = [&](int i) -> u64 {
+        if (i >= tiles) return 0;
+        float4 v = tile[i];
+        if (greedy) return v.x == most;
+        u64 all = (u64)__float_as_uint(v.w) << 32 | __float_as_uint(v.z);
+        return all == 0 ? 0 : all >> shift(v.x);
+    };
+    u64 total;
+    for (;;) {
+        total = 0;
+        for (int i = lane; i < tiles; i += WARP) total += mass(i);
+        for (int m = WARP / 2; m > 0; m /= 2) total += __shfl_xor_sync(FULL, total, m);
+        if (total > 0 || greedy) break;
+        greedy = 1; // the largest logit is not finite
+    }
+    double share = greedy ? 0 : u[r] * (double)total;
+    u64 target = share > 0 ? (u64)share : 0;
+    if (total > 0) target = min(target, total - 1);
+    int found = 0;
+    for (int from = 0; from < tiles; from += WARP) {
+        u64 scan = warp_scan(mass(from + lane)), all = __shfl_sync(FULL, scan, WARP - 1);
+        if (target < all) {
+            int i = __popc(__ballot_sync(FULL, scan <= target));
+            u64 before = __shfl_sync(FULL, scan, (i + WARP - 1) % WARP);
+            if (i > 0) target -= before;
+            found = from + i;
+            break;
+        }
+        target -= all;
+    }
+    float m = tile[found].x, of = mass_share(m);
+    if (!greedy) target <<= shift(m);
+
+    // The tile's 32 parts of 128 tokens, of which a lane has four: first the parts' masses, then
+    // those in the part.
+    const float *row = z + r * ldz + (i64)found * HEAD_TILE;
+    int n = min(HEAD_TILE, V - found * HEAD_TILE);
+    bool wide = wide4(row);
+    auto four = [&](int p, u64 (&w)[4]) {
+        float x[4];
+        load4(x, row, p * 128 + lane * 4, n, wide, -INF);
+        u64 sum = 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++) sum += w[j] = greedy ? (u64)(x[j] == most) : mass_of(expf(x[j] - m), of);
+        return sum;
+    };
+    u64 *parts = (u64 *)shared(), w[4]; // [WARP]
+    for (int p = warp; p < WARP; p += HEAD_THREADS / WARP) {
+        u64 sum = four(p, w);
+        for (int k = WARP / 2; k > 0; k /= 2) sum += __shfl_xor_sync(FULL, sum, k);
+        if (lane == 0) parts[p] = sum;
+    }
+    __syncthreads();
+    if (warp > 0) return;
+    u64 scan = warp_scan(parts[lane]), all = __shfl_sync(FULL, scan, WARP - 1);
+    if (all == 0) { // nothing equals the largest logit
+        if (lane == 0) ids[r] = 0, logp[r] = z[r * ldz];
+        return;
+    }
+    target = min(target, all - 1);
+    int p = __popc(__ballot_sync(FULL, scan <= target));
+    u64 before = __shfl_sync(FULL, scan, (p + WARP - 1) % WARP);
+    if (p > 0) target -= before;
+    u64 sum = four(p, w);
+    u64 from = warp_scan(sum) - sum;
+    if (target < from || target >= from + sum) return;
+    int j = found * HEAD_TILE + p * 128 + lane * 4;
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        from += w[i];
+        if (from <= target) j++;
+    }
+    ids[r] = j, logp[r] = z[r * ldz + j];
+}
