@@ -112,6 +112,7 @@ func someCUDA() bool { return driver.Emulated() != nil && !hostile.Long() }
 // scores, and the gradient of every parameter, in both precisions, by the fast
 // kernels and by those that take any size.
 func TestCUDAAgainstCPU(t *testing.T) {
+	gpu(t, cuda.F32) // opens the driver, or skips
 	shapes := map[string]Config{
 		"Qwen2 E=64": tensorCore("Qwen2", 64), "Qwen3 E=64": tensorCore("Qwen3", 64),
 		"Llama E=128": tensorCore("Llama", 128),
@@ -224,6 +225,7 @@ func againstCPU(t *testing.T, c Config, precision string, recompute bool) {
 // each: on the emulated device, whose products do not depend on the number of rows, to
 // the bit. Gradients are sums in another order. So have answers of trees.
 func TestCUDASharedPrompts(t *testing.T) {
+	gpu(t, cuda.F32) // opens the driver, or skips
 	for arm, headDim := range []int{64, 128} {
 		for way, precision := range []string{cuda.F32, cuda.BF16} {
 			if someCUDA() && arm != way {
@@ -306,6 +308,7 @@ func TestCUDAAgainstPeft(t *testing.T) { againstPeft(t, gpu(t, cuda.F32)) }
 // log-probabilities, scores, gradients, sampling, and the weights with the adapters
 // added, before and after a step.
 func TestCUDALoRA(t *testing.T) {
+	gpu(t, cuda.F32) // opens the driver, or skips
 	shapes := map[string]struct {
 		c Config
 		l LoRA

@@ -16,6 +16,7 @@ import (
 
 	"gad/apps/session/sessiontest"
 	"gad/internal/compute/cuda"
+	"gad/internal/hostile"
 )
 
 // Every command that computes, on the GPU and on the CPU, on the same models.
@@ -68,6 +69,9 @@ func TestCUDACommands(t *testing.T) {
 			t.Errorf("greedy answers %v, on the CPU %v", x[0].Response, y[0].Response)
 		}
 		var figures [2]map[string]any
+		if precision != "f32" && !hostile.Long() { // half of this test's time
+			continue
+		}
 		gpu, cpu = both("eval", "--model", actor, "--data", rows, "--json", "--disc-steps", "2")
 		for i, text := range []string{gpu, cpu} {
 			if err := json.Unmarshal([]byte(text), &figures[i]); err != nil {
@@ -96,7 +100,7 @@ const headsOf64 = `{"architectures":["LlamaForCausalLM"],"model_type":"llama","h
 
 // A GGUF file of blocks on the GPU, beside the CPU: log-probabilities, answers, the distance of a
 // model of half its layers to it, and a step of training; then a study whose model it is, which
-// comes to the same bits twice.
+// with GAD_LONG comes to the same bits twice.
 func TestCUDAFromGGUF(t *testing.T) {
 	be, err := cuda.Open(cuda.Options{})
 	if errors.Is(err, cuda.ErrUnavailable) && os.Getenv("GAD_REQUIRE_CUDA") == "" {
@@ -149,6 +153,9 @@ func TestCUDAFromGGUF(t *testing.T) {
 			})) {
 			t.Errorf("sampled %v, on the CPU %v", x, y)
 		}
+		if precision != "f32" && !hostile.Long() { // the study below evaluates in bfloat16
+			continue
+		}
 		gpu, cpu = both("eval", "--model", half, "--against", file, "--data", rows, "--json",
 			"--limit", "6", "--disc-steps", "0", "--temperature", "1", "--max-response-length", "12")
 		var x, y distance
@@ -178,7 +185,10 @@ arms:
   SeqKD: [{run: sft, steps: fill}]
   GAD: [{run: warmup, steps: 2, critic_warmup: 1}, {run: train, steps: 2}]
 `, f.path("train.arrow"), file, strings.Join(small, ", "), rows, file)
-	var evals [2]map[string]string
+	evals := make([]map[string]string, 1)
+	if hostile.Long() {
+		evals = append(evals, nil)
+	}
 	for i := range evals {
 		folder := t.TempDir()
 		spec := filepath.Join(folder, "gpu.yaml")
@@ -201,7 +211,7 @@ arms:
 			}
 		}
 	}
-	if len(evals[0]) != 2 || !maps.Equal(evals[0], evals[1]) {
-		t.Errorf("two studies: %v and %v", evals[0], evals[1])
+	if last := evals[len(evals)-1]; len(last) != 2 || !maps.Equal(evals[0], last) {
+		t.Errorf("studies: %v and %v", evals[0], last)
 	}
 }

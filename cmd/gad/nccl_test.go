@@ -22,6 +22,7 @@ import (
 
 	"gad/internal/compute/cuda"
 	"gad/internal/compute/cuda/driver"
+	"gad/internal/hostile"
 )
 
 // cudaBinary is gad with CUDA.
@@ -174,6 +175,9 @@ func TestCUDARanks(t *testing.T) {
 			if a, b := four[name], whole[name]; a == 0 || math.Abs(a-b) > 1e-3*math.Abs(b) {
 				t.Errorf("four ranks: %s is %g, on one %g", name, a, b)
 			}
+		}
+		if !hostile.Long() {
+			continue
 		}
 		for _, name := range []string{"four", "again"} {
 			onGPUs(t, 1, nil, args(run(name), precision, 4, steps+1)...).done(t, 0, 0)

@@ -25,12 +25,12 @@ import (
 var rankFaults = flag.Int("rankfaults", few(6, 1),
 	"ranks that TestRankFaults kills or hangs")
 
-// mpiBinary is gad with MPI.
+// mpiBinary is gad with MPI, with cgo as the tests have it: without, what a newcomer has compiled
+// would be compiled again. .ci/run mpi builds it without.
 var mpiBinary = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(fixed.programs, "gad-mpi")
 	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-tags", "mpi",
 		"-o", path, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build -tags mpi: %w\n%s", err, out)
 	}

@@ -39,13 +39,8 @@ type Backend struct {
 	uses      map[string]*Use
 	waited    float64 // seconds in which the device was idle
 	staged    []staged
-	graphs    map[string]*graph
-	pending   *[]command // commands of the current Repeat; nil outside
-	drawn     int        // calls of Sample
-	stats     Graphs
-
-	operations  int // begun outside Repeat, and calls of it
-	last, ahead launched
+	drawn     int // calls of Sample
+	repeats
 }
 
 var (
@@ -55,7 +50,7 @@ var (
 
 // New returns a backend that models c.
 func New(c Card) *Backend {
-	return &Backend{card: c, uses: map[string]*Use{}, graphs: map[string]*graph{}}
+	return &Backend{card: c, uses: map[string]*Use{}, repeats: repeats{graphs: map[string]*graph{}}}
 }
 
 // Hollow implements compute.Hollow.
@@ -312,6 +307,16 @@ func (b *Backend) index(what string, list []int32) {
 	b.queue(command{kind: onBus, bytes: 4 * float64(max(len(list), 1))})
 }
 
+// repeats is the state of Repeat.
+type repeats struct {
+	graphs  map[string]*graph
+	pending *[]command // commands of the current call; nil outside
+	stats   Graphs
+
+	operations  int // begun outside Repeat, and calls of it
+	last, ahead launched
+}
+
 // launched is a call of Repeat that launched a graph: its key, its number of commands, and when it
 // was made or compared for the next call. Where it has no lists, commands are 0.
 type launched struct {
@@ -320,14 +325,14 @@ type launched struct {
 	operations int
 }
 
-// compareAhead adds the time in which the host compares commands for the next call of Repeat.
-func (b *Backend) compareAhead() {
-	b.ahead = launched{}
-	if b.last.operations == b.operations-1 {
-		b.host += b.last.commands * b.card.Compare
-		b.ahead = b.last
-		b.ahead.operations = b.operations
+// compareAhead returns how many commands the host compares for the next call of Repeat.
+func (r *repeats) compareAhead() float64 {
+	r.ahead = launched{}
+	if r.last.operations == r.operations-1 {
+		r.ahead = r.last
+		r.ahead.operations = r.operations
 	}
+	return r.ahead.commands
 }
 
 // graph is the state of a key of Repeat.

@@ -172,6 +172,46 @@ func TestRepeat(t *testing.T) {
 	}
 }
 
+// Behind a call of Repeat with lists, Sample has the host compare the next call's commands while the
+// device runs, unless an operation comes between.
+func TestRepeatAhead(t *testing.T) {
+	b := New(round)
+	x, h := tensor(t, b, compute.Wide, 500), tensor(t, b, compute.Narrow, 8)
+	w := &compute.Param{Rows: 16, Cols: 8, W: tensor(t, b, compute.Narrow, 16*8)}
+	list := []int32{1}
+	op := func() {
+		for range 100 {
+			b.Scale(x, 2)
+		}
+		b.index("ids", list)
+	}
+	host := func(in compute.Indices) float64 {
+		before := b.host
+		b.Repeat("key", in, op)
+		return b.host - before
+	}
+	sample := func() {
+		b.Sample(make([]int32, 1), make([]float32, 1), h, w, compute.Sampling{}, nil)
+	}
+	in := compute.Indices{IDs: list}
+	for range 2 { // queued, captured
+		host(in)
+		sample()
+	}
+	const graph, all = 1e-5, 101 * 1e-7
+	near(t, "compared ahead", host(in), graph+1e-7)
+	sample()
+	b.Scale(x, 2)
+	near(t, "with an operation between", host(in), graph+all)
+	b.Scale(x, 2)
+	sample()
+	near(t, "with an operation before Sample", host(in), graph+all)
+	sample()
+	near(t, "again", host(compute.Indices{}), graph+1e-7)
+	sample()
+	near(t, "behind a call without lists", host(in), graph+all)
+}
+
 // Memory is counted as the engine keeps it.
 func TestMemory(t *testing.T) {
 	b := New(round)

@@ -485,7 +485,7 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 		b.moves(16 * float64(n*V/4096))
 	}
 	b.queue(command{kind: onBus, bytes: 8 * float64(R)})
-	b.compareAhead()
+	b.host += b.compareAhead() * b.card.Compare
 	b.wait()
 	b.drawn++
 	clear(logp)

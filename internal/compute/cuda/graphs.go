@@ -275,8 +275,8 @@ func (b *Backend) runInMode(m mode, op func()) {
 
 // compareAhead compares the commands of the Repeat that the running operation follows, for the next
 // call. It is called when all of the running operation is queued.
-func (b *Backend) compareAhead() {
-	g, last := &b.graph, b.graph.last
+func (g *graphs) compareAhead(b *Backend) {
+	last := g.last
 	g.ahead = launched{}
 	if last.r == nil || last.operations != g.operations-1 || last.in.IDs == nil || b.err != nil {
 		return

@@ -49,12 +49,8 @@ func (b *Backend) logits(op string, k headWork, h driver.Ptr, W view, n, D, lo, 
 		false, nil)
 }
 
-// stats queues the statistics of the n rows' logits of the columns lo to hi-1.
-func (b *Backend) stats(k headWork, logp, target driver.Ptr, n, lo, hi int) {
-	b.tiles(b.k.headStats, k, logp, target, n, lo, hi)
-}
-
-func (b *Backend) tiles(kernel *driver.Kernel, k headWork, logp, target driver.Ptr, n, lo, hi int) {
+// stats queues the statistics of the n rows' logits of the columns lo to hi-1, by one of two kernels.
+func (b *Backend) stats(kernel *driver.Kernel, k headWork, logp, target driver.Ptr, n, lo, hi int) {
 	b.launch(kernel, grid{n, blocks(hi-lo, headTile), 1, 128, 128},
 		at(k.part), at(logp), at(k.z), at(target), whole(hi-lo), whole(k.ld), whole(lo),
 		whole(k.tiles))
@@ -99,7 +95,7 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 		for lo := 0; lo < V; lo += k.cols {
 			hi := min(V, lo+k.cols)
 			b.logits(op, k, k.h, W, n, D, lo, hi, float32(invTemp))
-			b.stats(k, logp.from(r), target+skip, n, lo, hi)
+			b.stats(b.k.headStats, k, logp.from(r), target+skip, n, lo, hi)
 		}
 		b.finish(k, logp.from(r), ent.from(r), lse.from(r), n)
 	}
@@ -204,17 +200,17 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 		args := []uint64{at(id + skip), at(lp + skip), at(k.z), at(k.part), at(draws + 2*skip),
 			whole(V), whole(k.ld), whole(k.tiles), flag(greedy)}
 		if b.surveys || filters(s, V) {
-			b.stats(k, 0, 0, n, 0, V)
+			b.stats(b.k.headStats, k, 0, 0, n, 0, V)
 			kernel, size = b.k.sample, grid{n, 1, 1, 1024, 24848}
 			args = append(args, whole(s.TopK), double(s.TopP), double(s.MinP))
 		} else {
-			b.tiles(b.k.headMasses, k, 0, 0, n, 0, V)
+			b.stats(b.k.headMasses, k, 0, 0, n, 0, V)
 		}
 		b.launch(kernel, size, args...)
 		b.finish(k, lp+skip, 0, 0, n)
 	}
 	both := make([]int32, 2*R)
-	if b.readBack(bytesOf(both), id, b.compareAhead) {
+	if b.readBack(bytesOf(both), id, func() { b.graph.compareAhead(b) }) {
 		copy(ids, both)
 		copy(bytesOf(logp), bytesOf(both[R:]))
 	}
