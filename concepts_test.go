@@ -42,9 +42,9 @@ var concepts = map[string]struct {
 	"internal/compute/cpu.Backend":  {28, 152, "internal/compute/compute.go: a method for each operation"},
 	"internal/compute/cuda.Backend": {30, 114, "internal/compute/compute.go: a method for each operation"},
 	"internal/compute/cost.Backend": {14, 73, "internal/compute/compute.go: a method for each operation"},
-	"internal/compute/cuda.kernelSet": {50, 0,
+	"internal/compute/cuda.kernelSet": {52, 0,
 		"internal/compute/cuda/kernels: a field for each kernel"},
-	"internal/compute/computetest.suite": {7, 117,
+	"internal/compute/computetest.suite": {8, 120,
 		"internal/compute/computetest/computetest.go: a method for each operation"},
 }
 
