@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"gad/internal/compute"
 	"gad/internal/compute/computetest"
@@ -162,7 +163,7 @@ func BenchmarkDecode(b *testing.B) {
 		func(b *testing.B, be compute.Backend, roof compute.Roof, c Config, l amount) {
 			m, err := New(be, c, Options{Repeat: true})
 			must(b, err)
-			defer m.Close()
+			defer func() { must(b, m.Close()) }()
 			lengths := make([]int, l.prompts)
 			for i := range lengths {
 				lengths[i] = l.prompt
@@ -202,5 +203,20 @@ func BenchmarkDecode(b *testing.B) {
 				c.Plan(be,
 					PlanOptions{Slots: slots, N: l.n, Prompts: l.prompts, PromptTokens: l.prompt,
 						MaxNew: l.new}))
+			// The same with commands that are compared when the tokens are there.
+			must(b, m.Close())
+			m, err = New(behind{be}, c, Options{Repeat: true})
+			must(b, err)
+			generate()
+			began := time.Now()
+			generate()
+			b.ReportMetric(1e3*time.Since(began).Seconds()/float64(l.new), "ms/token-step-behind")
 		})
+}
+
+// behind is a backend that compares no commands ahead of Repeat.
+type behind struct{ compute.Backend }
+
+func (b behind) Repeat(key string, _ compute.Indices, op func()) {
+	b.Backend.Repeat(key, compute.Indices{}, op)
 }

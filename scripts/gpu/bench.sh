@@ -9,7 +9,8 @@
 #   algorithms what cuBLASLt offers for a model's products, beside what it puts first
 #   gemm attention decode head adamw elementwise
 #              each operation at the shapes of Qwen2.5, and what a change replaced beside it: in head
-#              "Sample by surveys", in elementwise "RMSNormGrad in two passes"
+#              "Sample by surveys", in elementwise "RMSNormGrad in two passes", in generate
+#              "ms/token-step-behind", of commands that are not compared ahead
 #   quantised  products with weights in q8_0 and q4_0, in registers and unpacked, beside bfloat16; then a
 #              LoRA game of the 8B shape on a base in q4_0 (GAD_BENCH_QUANTISED), memory planned and taken
 #   step       a training step of 16,384 tokens
