@@ -1,8 +1,6 @@
 package model
 
 import (
-	"fmt"
-
 	"gad/internal/compute"
 	"gad/model/internal/pages"
 	"gad/model/internal/workspace"
@@ -60,14 +58,6 @@ func SharedActivations(plans ...Plan) (bytes int64) {
 // Total returns the sum of the memory on the device.
 func (p Plan) Total() int64 {
 	return p.Weights + p.Copies + p.Gradients + p.Moments + p.Activations + p.Cache + p.Scratch
-}
-
-// CheckDevice refuses a model that the backend cannot compute.
-func (c Config) CheckDevice(f Footprint) error {
-	if (c.ScoreCap > 0 || c.LogitCap > 0) && !f.SoftCaps() {
-		return fmt.Errorf("model: keys \"attn_logit_softcapping\" and \"final_logit_softcapping\": %g and %g: %w on this device: use --device cpu", c.ScoreCap, c.LogitCap, ErrUnsupported)
-	}
-	return nil
 }
 
 // Plan returns an estimate of the memory that a model of this architecture needs on a backend.

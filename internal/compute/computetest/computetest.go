@@ -21,7 +21,7 @@ var ops = map[string]func(s *suite){
 	"Element": (*suite).footprint, "DerivedBytes": nil, "Scratch": nil, "Overhead": nil,
 	"Block":          nil,
 	"DecodeMultiple": nil, "SoftCaps": nil,
-	"Upload":         (*suite).transfer, "Download": nil, "Sync": nil, "Close": nil,
+	"Upload": (*suite).transfer, "Download": nil, "Sync": nil, "Close": nil,
 	"Repeat": (*suite).repeat, "Zero": (*suite).zero, "Copy": (*suite).copy, "Add": (*suite).add,
 	"Scale": (*suite).scale, "Refresh": (*suite).refresh,
 	"Embed": (*suite).embed, "EmbedGrad": (*suite).embedGrad,

@@ -445,7 +445,7 @@ func (a *attnArgs) softGrad(k *kernels, s, ds []float32, scale float32, n int) {
 	compute.SoftCap(s, a.Scale, a.Cap)
 	for i, x := range s {
 		t := float64(x) / a.Cap
-		p := exp(x - a.lse[n])
+		p := float32(math.Exp(float64(x - a.lse[n])))
 		s[i], ds[i] = p, p*(ds[i]-a.delta[n])*(float32(1-t*t)*scale)
 	}
 }
