@@ -52,6 +52,8 @@ type Config struct {
 	EmbedScale    float64 // on the embedding's output
 	ResidualScale float64 // on the outputs that are added to the residual stream
 	LogitDivisor  float64 // the logits of a language model are divided by it
+	// soft caps, cap*tanh(x/cap), of Gemma 2's scores of attention and of its logits; 0: none
+	ScoreCap, LogitCap float64
 
 	DType     string  // dtype of a folder's weights: "float32", "bfloat16" or "float16"
 	InitRange float64 // standard deviation of new weights; 0 is 0.02
@@ -172,6 +174,20 @@ func (r *reader) factors(c *Config, fam architecture.Family) {
 			r.fail("key %q: %g: expected a positive number", fam.AttentionOf, x)
 		}
 		c.AttnScale = 1 / math.Sqrt(x)
+	}
+	if fam.Caps {
+		limit := func(key string, def float64) float64 {
+			if v, ok := r.raw[key]; ok && bytes.Equal(v, []byte("null")) {
+				return 0
+			}
+			x := r.float(key, def)
+			if !(x >= 1e-3 && x <= 1e6) {
+				r.fail("key %q: %g: expected a positive number, or null for none", key, x)
+			}
+			return x
+		}
+		c.ScoreCap, c.LogitCap =
+			limit("attn_logit_softcapping", 50), limit("final_logit_softcapping", 30)
 	}
 	if fam.Multipliers {
 		c.EmbedScale, c.ResidualScale, c.LogitDivisor =
@@ -457,7 +473,7 @@ func (r *reader) refuse(arch string, fam architecture.Family) {
 	}
 	if fam.Windows == architecture.LayerByType {
 		for _, k := range []string{"attn_logit_softcapping", "final_logit_softcapping"} {
-			if v, ok := r.get(k); ok {
+			if v, ok := r.get(k); ok && !fam.Caps {
 				r.fail("key %q: %.40s: %w: only null is implemented", k, v, ErrUnsupported)
 			}
 		}
@@ -602,12 +618,22 @@ func (c Config) validateLayers(fam architecture.Family) error {
 		{"embedding scale", c.EmbedScale, fam.Multipliers},
 		{"residual scale", c.ResidualScale, fam.Multipliers},
 		{"logit divisor", c.LogitDivisor, fam.Multipliers},
+		{"cap of scores", c.ScoreCap, fam.Caps},
+		{"cap of logits", c.LogitCap, fam.Caps},
 	} {
 		if f.v != 0 && (!f.has || !(f.v > 0 && f.v <= 1e6)) {
 			return fmt.Errorf(
 				"%s %g: expected 0 for none, or a positive number with an architecture that has it",
 				f.name, f.v)
 		}
+	}
+	return nil
+}
+
+// CheckDevice refuses a model that the backend cannot compute.
+func (c Config) CheckDevice(f Footprint) error {
+	if (c.ScoreCap > 0 || c.LogitCap > 0) && !f.SoftCaps() {
+		return fmt.Errorf("model: keys \"attn_logit_softcapping\" and \"final_logit_softcapping\": %g and %g: %w on this device: use --device cpu", c.ScoreCap, c.LogitCap, ErrUnsupported)
 	}
 	return nil
 }
@@ -781,6 +807,15 @@ func (c Config) encodeFamily(out map[string]any) {
 		out["block_auto_adjust_ff_dim"] = false
 		for _, key := range []string{"full_attn_idxs", "block_ff_dim", "tie_embedding"} {
 			delete(out, key)
+		}
+	}
+	if fam.Caps {
+		out["attn_logit_softcapping"], out["final_logit_softcapping"] = nil, nil
+		if c.ScoreCap > 0 {
+			out["attn_logit_softcapping"] = c.ScoreCap
+		}
+		if c.LogitCap > 0 {
+			out["final_logit_softcapping"] = c.LogitCap
 		}
 	}
 	s := c.spec(LM)
@@ -971,8 +1006,9 @@ func (c *Config) spec(k Kind) architecture.Spec {
 	if architecture.Families[c.Architecture].SqrtEmbed {
 		s.Embed = math.Sqrt(float64(c.Hidden))
 	}
+	s.ScoreCap = c.ScoreCap
 	if k == LM {
-		s.Final = 1 / or(c.LogitDivisor, 1)
+		s.Final, s.LogitCap = 1/or(c.LogitDivisor, 1), c.LogitCap
 	}
 	s.Ropes = []rope.Rotation{{HeadDim: c.HeadDim, Rotated: c.RotaryDim, Theta: c.RopeTheta,
 		Scaling: c.RopeScaling}}

@@ -115,6 +115,7 @@ func (m *network) logits(into []float32, rows []int32) ([]float32, error) {
 	if err := m.be.Sync(); err != nil {
 		return into, fmt.Errorf("model: divergence: %w", err)
 	}
+	logits.Cap(into, m.head)
 	return into, nil
 }
 

@@ -357,7 +357,7 @@ func (m *network) rotate(l architecture.Layer, qNHE, kNKE, qkNHE compute.Tensor,
 // attnShape returns the attention shape of layer l.
 func (m *network) attnShape(l architecture.Layer) compute.AttnShape {
 	return compute.AttnShape{H: m.cfg.Heads, K: m.cfg.KVHeads, E: m.cfg.HeadDim,
-		Scale: m.spec.Scale, Window: l.Window}
+		Scale: m.spec.Scale, Window: l.Window, Cap: m.spec.ScoreCap}
 }
 
 // rmsNorm writes h = norm(x), or h = x if norm is nil.

@@ -238,6 +238,10 @@ func (x *klPass) chunks(m *Model, f func(lo, hi int, hRD, zRV compute.Tensor) er
 		if err := m.be.Sync(); err != nil {
 			return fmt.Errorf("model: KL: %w", err)
 		}
+		logits.Cap(x.zp, m.head)
+		if x.q != nil {
+			logits.Cap(x.zq, x.q.head)
+		}
 		if err := f(lo, hi, hRD, zRV.Slice(0, n*v)); err != nil {
 			return err
 		}
@@ -387,7 +391,13 @@ func (x *klPass) learn(m *Model, a *acts) error {
 	return x.chunks(m, func(lo, hi int, hRD, zRV compute.Tensor) error {
 		logits.EachRow(lo, hi, func(r int) {
 			zp, zq := x.logits(m, r-lo)
-			x.gradient(zp, zq, r, float64(dklR[r])*x.inv)
+			if limit := m.head.Cap; limit > 0 {
+				capped := slices.Clone(zp)
+				x.gradient(zp, zq, r, float64(dklR[r])*x.inv)
+				compute.SoftCapGrad(zp, capped, limit)
+			} else {
+				x.gradient(zp, zq, r, float64(dklR[r])*x.inv)
+			}
 			clear(x.zp[(r-lo)*m.cfg.Vocab+len(zp) : (r-lo+1)*m.cfg.Vocab]) // rows without a token
 		})
 		m.be.Upload(zRV, x.zp)

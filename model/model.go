@@ -263,6 +263,9 @@ func (c Config) arrange(k Kind) layout {
 	default:
 		l.head = add(files.HeadName, c.Vocab, d)
 	}
+	if k == LM {
+		l.head.Cap = c.LogitCap
+	}
 	return l
 }
 
@@ -273,6 +276,9 @@ func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 		return nil, fmt.Errorf("model: kind %d: expected LM or Scorer", int(o.Kind))
 	}
 	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if err := c.CheckDevice(be); err != nil {
 		return nil, err
 	}
 	m := &Model{network: newNetwork(be, c, c.arrange(o.Kind), o), opt: o}

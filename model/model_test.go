@@ -102,6 +102,9 @@ func tiny(arch string) Config {
 			AttentionFactor: 1.1, ShortFactors: []float64{1.1, 2.3},
 			LongFactors: []float64{1.5, 9}}
 	}
+	if f.Caps {
+		c.ScoreCap, c.LogitCap = 1.5, 2.5
+	}
 	if f.Multipliers {
 		c.EmbedScale, c.ResidualScale, c.LogitDivisor = 3, 0.4, 2
 	}

@@ -107,6 +107,10 @@ FOLDERS = {
     "phi3_scorer": (T.Phi3Config, T.Phi3ForSequenceClassification, dict(**dict(SMALL, hidden_size=32), num_labels=1, sliding_window=6, rope_parameters=dict(theta(1e4), partial_rotary_factor=0.75)), "float32", None),
     "granite4": (T.GraniteMoeHybridConfig, T.GraniteMoeHybridForCausalLM, dict(**SMALL, **GRANITE4, tie_word_embeddings=True, position_embedding_type="rope", rope_parameters=theta(1e4)), "float32", None),
     "granite4_nope": (T.GraniteMoeHybridConfig, T.GraniteMoeHybridForCausalLM, dict(**SMALL, **GRANITE4, tie_word_embeddings=False, position_embedding_type="nope"), "float32", None),
+    "gemma2": (T.Gemma2Config, T.Gemma2ForCausalLM, dict(**dict(SMALL, num_hidden_layers=3), head_dim=6, query_pre_attn_scalar=9, sliding_window=5, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
+               rope_parameters=theta(1e4)), "float32", None),
+    "gemma2_scorer": (T.Gemma2Config, T.Gemma2ForSequenceClassification, dict(**SMALL, num_labels=1, head_dim=6, query_pre_attn_scalar=9, sliding_window=22, attn_logit_softcapping=1.0,
+                      layer_types=["full_attention", "sliding_attention"], rope_parameters=theta(1e4)), "float32", None),
     "lfm2": (T.Lfm2Config, T.Lfm2ForCausalLM, dict(**LFM2, layer_types=["conv", "full_attention", "conv", "conv"], block_multiple_of=8), "float32", None),
     "lfm2_bf16": (T.Lfm2Config, T.Lfm2ForCausalLM, dict(**LFM2, full_attn_idxs=[1, 3], conv_L_cache=4, block_auto_adjust_ff_dim=False, tie_word_embeddings=False), "bfloat16", None),
 }

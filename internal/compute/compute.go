@@ -5,6 +5,7 @@
 //	pack.go       sequences laid end to end, which may share prompts
 //	moments.go    AdamW's moments in 8 bits
 //	quant.go      weights in 8 and 4 bits
+//	cap.go        soft caps of scores and logits
 //	check.go      checks of arguments, for all backends
 //	cost.go       the FLOPs and bytes of each operation
 //	observe.go    a Backend around another, for profiles and counts
@@ -179,6 +180,8 @@ type Param struct {
 	// Live, of a head, is the number of rows that are tokens: the first ones; 0: all. The
 	// head's operations read no other row.
 	Live int
+	// Cap, of a head, is the soft cap of its logits, on a backend that has it (SoftCaps); 0: none.
+	Cap float64
 
 	// Derived is a backend's copy of W for products (packed or narrowed).
 	// Backend.Refresh and Backend.AdamW update it.
@@ -216,6 +219,7 @@ type AttnShape struct {
 	Scale   float64 // usually 1/sqrt(E)
 	// a query sees the last Window tokens of those before it, itself included; 0: all
 	Window int
+	Cap    float64 // soft cap of the scores, on a backend that has it (SoftCaps); 0: none
 }
 
 // First returns the first of n positions that the query at the last of them sees.
@@ -357,7 +361,8 @@ type Backend interface {
 	Rope(xNHE Tensor, heads, headDim int, pos []int32, table Tensor, inverse bool)
 
 	// Attention, causal within each sequence; head h reads key/value head h/(H/K):
-	//   s_j = Scale*Σ_e q[i,h,e]*k[j,·,e] for the j that i sees: j <= i of i's segment,
+	//   s_j = Scale*Σ_e q[i,h,e]*k[j,·,e], with a Cap Cap*tanh(s_j/Cap) of it,
+	//   for the j that i sees: j <= i of i's segment,
 	//   and before them all tokens of its ancestors (Pack), the outermost first; with a Window W
 	//   the last W of these, which are j > i-W where both are counted from the sequence's beginning
 	//   o[i,h,e] = Σ_j exp(s_j - lse[i,h])*v[j,·,e];  lse[i,h] = log Σ_j exp(s_j)
@@ -366,7 +371,7 @@ type Backend interface {
 	Attention(oNHE, lseNH, qNHE, kNKE, vNKE Tensor, a AttnShape, p Pack)
 	// AttentionGrad overwrites dq, dk and dv:
 	//   p_ij = exp(s_ij - lse_i);  dv_j = Σ p_ij*do_i;  dp_ij = do_i·v_j
-	//   ds_ij = p_ij*(dp_ij - do_i·o_i);  dq_i = Scale*Σ_j ds_ij*k_j;  dk_j = Scale*Σ_i ds_ij*q_i
+	//   ds_ij = p_ij*(dp_ij - do_i·o_i), with a Cap times 1 - (s_ij/Cap)²;  dq_i = Scale*Σ_j ds_ij*k_j;  dk_j = Scale*Σ_i ds_ij*q_i
 	// with dk and dv summed over the query heads that share a key/value head, and over the
 	// queries i that see j, ascending: those of its segment, then those of its descendants.
 	// All but lse is Narrow. q, k and v may be columns; the rows of dq, dk and dv are as far
@@ -426,12 +431,14 @@ type Backend interface {
 
 	// LogProb, for the rows of h that rows selects, in chunks of the vocabulary so
 	// that no [R,V] matrix is kept, here and below with V = w.Vocab():
-	//   z_v = invTemp*Σ_d h[rows[r],d]*w.W[v,d];  lse = log Σ_v exp(z_v)
+	//   x_v = Σ_d h[rows[r],d]*w.W[v,d], with a w.Cap Cap*tanh(x_v/Cap) of it
+	//   z_v = invTemp*x_v;  lse = log Σ_v exp(z_v)
 	//   logp = z_target - lse;  ent = lse - Σ_v exp(z_v-lse)*z_v
 	// h is Narrow, here and below.
 	LogProb(out HeadOut, hND Tensor, w *Param, rows, targets []int32, invTemp float64)
 	// LogProbGrad, from LogProb's out; dent may be absent:
 	//   p_v = exp(z_v - lse);  dz_v = dlogp*(1[v=target] - p_v) - dent*p_v*(z_v - lse + ent)
+	//   with a w.Cap dz_v is then multiplied by 1 - (x_v/Cap)²
 	//   dh[rows[r],d] += invTemp*Σ_v dz_v*w.W[v,d];  w.G[v,d] += invTemp*Σ_r dz_v*h[rows[r],d]
 	// dh, Narrow, is absent or accumulated into. Equal rows, which predict several tokens, are
 	// adjacent, and are added to dh one by one.

@@ -112,13 +112,20 @@ type ggufFamily struct {
 	plusOne  bool   // norms are stored with 1 added
 	// names of the upper and the lower half of a matrix whose halves are two tensors
 	split map[string][2]string
-	betas bool              // llama.cpp reads YaRN's beta_fast and beta_slow
-	names map[string]string // names of a block's tensors that differ from ggufNames
+	// of Gemma: llama.cpp has full attention in every fullEvery-th layer, and scales the queries
+	// of the model of 27B parameters, which it recognises by its number of layers, otherwise
+	fullEvery, layers27 int
+	betas               bool              // llama.cpp reads YaRN's beta_fast and beta_slow
+	names               map[string]string // names of a block's tensors that differ from ggufNames
 }
 
 // olmoNorms has the names of the norms of OLMo 2 and 3.
 var olmoNorms = map[string]string{"post_attention_layernorm": "post_attention_norm",
 	"post_feedforward_layernorm": "post_ffw_norm"}
+
+// gemmaNames has the names of the norms of Gemma 2 and 3.
+var gemmaNames = map[string]string{"post_attention_layernorm": "post_attention_norm",
+	"pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 
 // ggufFamilies has every family that gad trains. Mistral is Llama's graph, without a window.
 var ggufFamilies = map[string]ggufFamily{
@@ -140,17 +147,12 @@ var ggufFamilies = map[string]ggufFamily{
 		"conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
 		"feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up",
 		"feed_forward.w2": "ffn_down", "model.embedding_norm": "token_embd_norm"}},
-	"Gemma3": {arch: "gemma3", plusOne: true, names: map[string]string{
-		"post_attention_layernorm":  "post_attention_norm",
-		"pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}},
+	"Gemma2": {arch: "gemma2", plusOne: true, names: gemmaNames, fullEvery: 2, layers27: 46},
+	"Gemma3": {arch: "gemma3", plusOne: true, names: gemmaNames, fullEvery: 6, layers27: 62},
 }
 
-// llama.cpp leaves out the rotation of every smolLM3Skips-th layer of SmolLM3, and has full
-// attention in every gemma3Full-th layer of Gemma 3.
-const (
-	smolLM3Skips = 4
-	gemma3Full   = 6
-)
+// smolLM3Skips is n where llama.cpp leaves out the rotation of every n-th layer of SmolLM3.
+const smolLM3Skips = 4
 
 // checkSupported refuses a model that llama.cpp would compute differently. It reads no weights.
 func checkSupported(c model.Config) error {
@@ -158,7 +160,7 @@ func checkSupported(c model.Config) error {
 		return fmt.Errorf("%w: export: %s: %s: leave out --gguf%s", config.ErrConfig, what, why, way)
 	}
 	f, ok := ggufFamilies[c.Architecture]
-	gemma := f.arch == "gemma3"
+	gemma := f.fullEvery > 0
 	rope := ropeType(c)
 	every := func(n int, of []bool, last bool) bool { // each n-th element is last, the others not
 		for i, x := range of {
@@ -176,13 +178,17 @@ func checkSupported(c model.Config) error {
 		return refuse(fmt.Sprintf("sliding_window %d", c.Window),
 			"llama.cpp computes "+c.Architecture+" without",
 			", or set sliding_window to null if no sequence is longer")
-	case gemma && c.Window > 0 && !every(gemma3Full, c.Sliding, false):
+	case gemma && c.Window > 0 && !every(f.fullEvery, c.Sliding, false):
 		return refuse("layer_types", fmt.Sprintf(
-			"llama.cpp has full attention in every %dth layer of Gemma 3", gemma3Full), "")
+			"llama.cpp has full attention in each layer that is a multiple of %d of %s",
+			f.fullEvery, c.Architecture), "")
+	case f.arch == "gemma2" && (c.ScoreCap == 0 || c.LogitCap == 0):
+		return refuse("attn_logit_softcapping or final_logit_softcapping null",
+			"llama.cpp caps both in Gemma 2", "")
 	case gemma && c.AttnScale != 0 &&
 		math.Abs(c.AttnScale*math.Sqrt(float64(gemmaScale(c)))-1) > 1e-6:
 		return refuse("query_pre_attn_scalar", fmt.Sprintf(
-			"llama.cpp takes %d for a Gemma 3 of this shape", gemmaScale(c)), "")
+			"llama.cpp takes %d for a %s of this shape", gemmaScale(c), c.Architecture), "")
 	case f.arch == "smollm3" && c.NoRope != nil && !every(smolLM3Skips, c.NoRope, true):
 		return refuse("no_rope_layers", fmt.Sprintf(
 			"llama.cpp leaves out the rotation of every %dth layer", smolLM3Skips), "")
@@ -193,7 +199,7 @@ func checkSupported(c model.Config) error {
 		(c.RopeScaling.BetaFast != 32 || c.RopeScaling.BetaSlow != 1)):
 		return refuse("rope type yarn", "llama.cpp has it with truncate, beta_fast 32 and beta_slow 1",
 			"")
-	case rope == "yarn" && gemma:
+	case rope == "yarn" && f.arch == "gemma3":
 		return refuse("rope type yarn", "llama.cpp would scale the layers with a window too", "")
 	case f.arch == "lfm2" && c.Taps == 1:
 		return refuse("conv_L_cache 1", "llama.cpp takes 2 or more", "")
@@ -223,11 +229,10 @@ func ropeType(c model.Config) string {
 	return cmp.Or(c.RopeScaling.Type, "llama3")
 }
 
-// gemmaScale returns the number by whose root llama.cpp divides the queries of a Gemma 3: the
-// length of a head, except for the model of 27B parameters, which llama.cpp recognises by its 62
-// layers.
+// gemmaScale returns the number by whose root llama.cpp divides the queries of a Gemma: the length
+// of a head, except for the model of 27B parameters.
 func gemmaScale(c model.Config) int {
-	if c.Layers == 62 {
+	if c.Layers == ggufFamilies[c.Architecture].layers27 {
 		return c.Hidden / c.Heads
 	}
 	return c.HeadDim
@@ -280,10 +285,18 @@ func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]g
 	add(arch+".attention.layer_norm_rms_epsilon", float32(c.RMSEps))
 	add(arch+".rope.freq_base", float32(c.RopeTheta))
 	switch arch {
+	case "gemma2":
+		window := c.MaxPosition // none: llama.cpp's default is 4096
+		if c.Window > 0 {
+			window = c.Window
+		}
+		of("attention.sliding_window", window)
+		add(arch+".attn_logit_softcapping", float32(c.ScoreCap))
+		add(arch+".final_logit_softcapping", float32(c.LogitCap))
 	case "gemma3":
 		if c.Window > 0 {
 			of("attention.sliding_window", c.Window)
-			of("attention.sliding_window_pattern", gemma3Full)
+			of("attention.sliding_window_pattern", ggufFamilies[c.Architecture].fullEvery)
 			add(arch+".rope.freq_base_swa", float32(cmp.Or(c.LocalTheta, 10000)))
 		}
 	case "phi3":

@@ -20,8 +20,8 @@ var ops = map[string]func(s *suite){
 	"Alone": (*suite).promise, "Joined": nil,
 	"Element": (*suite).footprint, "DerivedBytes": nil, "Scratch": nil, "Overhead": nil,
 	"Block":          nil,
-	"DecodeMultiple": nil,
-	"Upload":         (*suite).transfer, "Download": nil, "Sync": nil, "Close": nil,
+	"DecodeMultiple": nil, "SoftCaps": nil,
+	"Upload": (*suite).transfer, "Download": nil, "Sync": nil, "Close": nil,
 	"Repeat": (*suite).repeat, "Zero": (*suite).zero, "Copy": (*suite).copy, "Add": (*suite).add,
 	"Scale": (*suite).scale, "Refresh": (*suite).refresh,
 	"Embed": (*suite).embed, "EmbedGrad": (*suite).embedGrad,
@@ -854,9 +854,24 @@ func (s *suite) attentions(try func(a compute.AttnShape, p compute.Pack)) {
 				if n++; (!s.Few || n%5 == 0) && !s.long(a, p) {
 					try(a, p)
 				}
+				for _, limit := range caps(s.dev)[1:] {
+					if n%5 == 0 {
+						capped := a
+						capped.Cap = limit
+						try(capped, p)
+					}
+				}
 			}
 		}
 	}
+}
+
+// caps returns soft caps to try: none, and one that most scores and logits feel.
+func caps(dev compute.Backend) []float64 {
+	if dev.SoftCaps() {
+		return []float64{0, 0.9}
+	}
+	return []float64{0}
 }
 
 // long reports whether a pack takes an emulated device too long with these heads: tiles are only
@@ -926,7 +941,7 @@ func (s *suite) attention() {
 
 func (s *suite) attentionOf(a compute.AttnShape, p compute.Pack) {
 	N := int(p.Start[p.Segments()])
-	c := s.sample("H=%d K=%d E=%d window=%d pack=%v", a.H, a.K, a.E, a.Window, p)
+	c := s.sample("H=%d K=%d E=%d window=%d cap=%g pack=%v", a.H, a.K, a.E, a.Window, a.Cap, p)
 	q, k, v :=
 		c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(),
 		c.random("v", N*a.K*a.E).narrow()
@@ -955,7 +970,7 @@ func (s *suite) attentionOf(a compute.AttnShape, p compute.Pack) {
 func (s *suite) attentionGrad() {
 	s.attentions(func(a compute.AttnShape, p compute.Pack) {
 		N := int(p.Start[p.Segments()])
-		c := s.sample("H=%d K=%d E=%d window=%d pack=%v", a.H, a.K, a.E, a.Window, p)
+		c := s.sample("H=%d K=%d E=%d window=%d cap=%g pack=%v", a.H, a.K, a.E, a.Window, a.Cap, p)
 		// of one key, the gradients of q and k are 0: the difference of two sums over E,
 		// for k of each query head that reads it
 		c.floor = max(1, math.Sqrt(float64(a.E*a.H/a.K))/4)
@@ -1029,9 +1044,13 @@ func (s *suite) attentionDecode() {
 		a.Scale = 1 / math.Sqrt(float64(a.E))
 		for _, a.Window = range s.windows(a) {
 			for i, P := range []int{1, 5, 16, 32} {
-				if !s.Few || i == n%4 {
+				if s.Few && i != n%4 {
+					continue
+				}
+				for _, a.Cap = range caps(s.dev) {
 					s.decodeOf(a, P)
 				}
+				a.Cap = 0
 			}
 			n++
 		}
@@ -1200,10 +1219,11 @@ var headShapes = [][4]int{{1, 0, 3, 5}, {1, 1, 1, 1}, {7, 7, 33, 64}, {65, 64, 1
 	{20, 9, 10, 2500}, {540, 530, 8, 1030}}
 
 func (s *suite) logProb() {
-	for _, shape := range headShapes {
+	for i, shape := range headShapes {
 		N, R, D, V := shape[0], shape[1], shape[2], shape[3]
 		c := s.sample("N=%d R=%d D=%d V=%d", N, R, D, V)
 		h, w := c.random("h", N*D).narrow(), c.param("w", V, D, false)
+		w.limit = caps(s.dev)[i%len(caps(s.dev))]
 		rows, targets, inv := s.perm(R, N), s.draws(R, V), 1/0.7
 		logp, ent, lse :=
 			c.unset("logp", R).exact(), c.unset("ent", R).exact(), c.unset("lse", R).exact()
@@ -1213,6 +1233,7 @@ func (s *suite) logProb() {
 		})
 		// Rows by themselves: the same bits.
 		wd, hd := s.weights(w.w.data, V, D), s.narrow(h.data)
+		wd.Cap = w.limit
 		for _, r := range []int{0, R / 2, R - 1} {
 			if R == 0 {
 				break
@@ -1255,6 +1276,7 @@ func (s *suite) logProbGrad() {
 			c.factor = 4 // from LogProb's rounded lse, through exp
 			h, w, dlogp :=
 				c.random("h", N*D).narrow(), c.param("w", V, D, grad), c.random("dlogp", R)
+			w.limit = caps(s.dev)[(mode+V)%len(caps(s.dev))]
 			rows, targets, inv := s.perm(R, N), s.draws(R, V), 1/0.7
 			logp, ent, lse := c.unset("logp", R), c.unset("ent", R), c.unset("lse", R)
 			var dent, dh *value

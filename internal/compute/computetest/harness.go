@@ -135,6 +135,7 @@ type param struct {
 	rows, cols int
 	decay      bool
 	offset     float32
+	limit      float64 // Cap
 	w          *value
 	g, m, v    *value // nil: absent
 }
@@ -248,7 +249,7 @@ func (c *sample) place(b compute.Backend,
 			block, block.Slice(off, off+n), download(c.s.t, b, block)
 	}
 	for _, p := range c.params {
-		q := &compute.Param{Name: p.w.name, Shape: []int{p.rows, p.cols}, Rows: p.rows,
+		q := &compute.Param{Name: p.w.name, Cap: p.limit, Shape: []int{p.rows, p.cols}, Rows: p.rows,
 			Cols: p.cols, Decay: p.decay, Offset: p.offset}
 		q.W, q.G, q.M, q.V = s.t(p.w), s.t(p.g), s.t(p.m), s.t(p.v)
 		b.Refresh(q)

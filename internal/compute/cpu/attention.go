@@ -170,8 +170,13 @@ func (b *Backend) seen(r keyRun, first int) int { return max(0, first-r.col) / b
 func (b *Backend) ld(j attnJob) int { return b.up(j.Before+b.up(j.hi)) + skew }
 
 // softmax makes scores s of one query into exp(scale*s - most), in place, most
-// being the largest scaled score; it returns that and the exponentials' sum.
+// being the largest scaled score, capped if a.Cap says so; it returns that and the exponentials'
+// sum.
 func (b *Backend) softmax(s []float32, scale float32) (most, sum float32) {
+	if limit := b.attn.Cap; limit > 0 {
+		compute.SoftCap(s, b.attn.Scale, limit)
+		scale = 1
+	}
 	most = b.k.scaleMax(s, scale)
 	return most, b.k.expSum(s, most)
 }
@@ -421,13 +426,27 @@ func (b *Backend) byKeysBefore(wk *worker, j gradBlock, r keyRun, k0, k1 int) {
 				clear(ds[i*ld+k0 : i*ld+first])
 			}
 			if first = max(first, k0); first < k1 {
-				b.k.softGrad(s[i*ld+first:i*ld+k1], ds[i*ld+first:i*ld+k1], scale, a.lse[n],
-					a.delta[n])
+				a.softGrad(b.k, s[i*ld+first:i*ld+k1], ds[i*ld+first:i*ld+k1], scale, n)
 			}
 		}
 	}
 	for j0 := k0; j0 < k1; j0 += mr {
 		b.gradKeys(wk, j, r.first+j0, min(mr, k1-j0), r.col+j0, 0)
+	}
+}
+
+// softGrad makes scores s of query and head n into probabilities, and ds, do·v, into the gradient of
+// the scores before the scale.
+func (a *attnArgs) softGrad(k *kernels, s, ds []float32, scale float32, n int) {
+	if a.Cap == 0 {
+		k.softGrad(s, ds, scale, a.lse[n], a.delta[n])
+		return
+	}
+	compute.SoftCap(s, a.Scale, a.Cap)
+	for i, x := range s {
+		t := float64(x) / a.Cap
+		p := float32(math.Exp(float64(x - a.lse[n])))
+		s[i], ds[i] = p, p*(ds[i]-a.delta[n])*(float32(1-t*t)*scale)
 	}
 }
 
@@ -455,8 +474,7 @@ func (b *Backend) byKeys(wk *worker, j gradBlock, k0, k1 int) {
 				clear(ds[i*ld+k0 : i*ld+first])
 			}
 			if first, end := max(first, k0), min(own, k1); end > first {
-				b.k.softGrad(s[i*ld+first:i*ld+end], ds[i*ld+first:i*ld+end], scale, a.lse[n],
-					a.delta[n])
+				a.softGrad(b.k, s[i*ld+first:i*ld+end], ds[i*ld+first:i*ld+end], scale, n)
 			}
 			// Zeros as far as a tile that has the query's own key may reach.
 			if z0, z1 := max(own, k0), min(own+mr, k1); z1 > z0 {

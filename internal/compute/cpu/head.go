@@ -21,8 +21,11 @@ const (
 // e_v = exp(z_v - most) the sums of e_v and of e_v*(z_v - most).
 type stat struct{ most, sum, mean float32 }
 
-// chunkStat scales the logits of a chunk, in place, and takes their statistics.
+// chunkStat caps and scales the logits of a chunk, in place, and takes their statistics.
 func (b *Backend) chunkStat(zV []float32, invTemp float32) stat {
+	if b.head.limit > 0 {
+		compute.SoftCap(zV, 1, b.head.limit)
+	}
 	most := b.k.scaleMax(zV, invTemp)
 	sum, mean := b.k.expStats(zV, most)
 	return stat{most, sum, mean}
@@ -70,6 +73,7 @@ type headArgs struct {
 	v0, cols       int       // a chunk
 	ld             int       // elements between Sample's rows of logits
 	inv            float32
+	limit          float64 // soft cap of the logits; 0: none
 
 	ids      []int32 // Sample's arguments
 	logp     []float32
@@ -123,7 +127,7 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 	a.out.logp, a.out.ent, a.out.lse =
 		f32("LogProb", "logp", out.LogpR, R), f32("LogProb", "ent", out.EntR, R),
 		f32("LogProb", "lse", out.LseR, R)
-	a.targets, a.inv, a.V = targets, float32(invTemp), V
+	a.targets, a.inv, a.V, a.limit = targets, float32(invTemp), V, w.Cap
 	a.chunks, a.height = (V+vocabChunk-1)/vocabChunk, 4*b.k.mr
 	if b.k16 != nil {
 		a.height = 4 * b.k16.mr
@@ -169,7 +173,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 	a := &b.head
 	a.out.ent, a.out.lse = f32(op, "ent", out.EntR, R), f32(op, "lse", out.LseR, R)
 	a.dlogp, a.dent = f32(op, "dlogp", dlogpR, R), opt(op, "dent", dentR, R)
-	a.targets, a.inv = targets, float32(invTemp)
+	a.targets, a.inv, a.limit = targets, float32(invTemp), w.Cap
 	for r0 := 0; r0 < R; r0 += headRows {
 		n := min(headRows, R-r0)
 		hRD, dhRD, z :=
@@ -203,8 +207,13 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 			b.multiply(b.logitsOf(&b.products[0], &b.products16[0], 0, n, v0, v0+cols, z))
 			b.eachRow(n, cols, func(b *Backend, lo, hi int) {
 				a := &b.head
+				var capped []float32
 				for i := lo; i < hi; i++ {
 					row, r := a.z[i*a.cols:(i+1)*a.cols], a.r0+i
+					if a.limit > 0 {
+						compute.SoftCap(row, 1, a.limit)
+						capped = append(capped[:0], row...)
+					}
 					b.k.scale(row, a.inv)
 					alpha, beta := -a.dlogp[r], float32(0)
 					if a.dent != nil {
@@ -213,6 +222,9 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 					b.k.headGrad(row, a.out.lse[r], a.inv*alpha, a.inv*beta)
 					if target := int(a.targets[r]) - a.v0; target >= 0 && target < a.cols {
 						row[target] += float32(a.inv * a.dlogp[r])
+					}
+					if a.limit > 0 {
+						compute.SoftCapGrad(row, capped, a.limit)
 					}
 				}
 			})
@@ -280,6 +292,7 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 		b.forward(h[r0*D:(r0+n)*D], n, D, b.linear(0, z, h[r0*D:(r0+n)*D], n, w, nil, false))
 		a := &b.head
 		a.ids, a.logp, a.u, a.sampling, a.inv = ids, logp, u, s, float32(invTemp)
+		a.limit = w.Cap
 		a.r0, a.z, a.V, a.ld, a.chunks = r0, z, V, ld, (V+vocabChunk-1)/vocabChunk
 		b.stats = slices.Grow(b.stats[:0], n*a.chunks)[:n*a.chunks]
 		a.n, a.height = n, min(drawRows, max(1, n/(2*b.pool.workers)))

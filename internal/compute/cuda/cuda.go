@@ -141,6 +141,9 @@ func (Options) DecodeMultiple() int { return decodeMultiple }
 
 const decodeMultiple = 16
 
+// SoftCaps returns false: no kernel caps scores or logits.
+func (Options) SoftCaps() bool { return false }
+
 // Joined returns true: one product of several projections is one launch instead of several, reads
 // their input once, and fills the device better.
 func (Options) Joined() bool { return true }

@@ -146,6 +146,9 @@ func (b *Backend) Overhead() int64 { return 0 }
 // DecodeMultiple returns 1.
 func (b *Backend) DecodeMultiple() int { return 1 }
 
+// SoftCaps returns true.
+func (b *Backend) SoftCaps() bool { return true }
+
 // Joined returns true, so that columns have a specification.
 func (b *Backend) Joined() bool { return true }
 
@@ -403,14 +406,14 @@ func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, tab
 
 // attend computes attention of one query over the keys and values at(j), j < n. It returns the log
 // of the sum of exponentials.
-func attend(oE, qE []float64, n int, scale float64, at func(j int) (kE, vE []float64)) float64 {
+func attend(oE, qE []float64, n int, a compute.AttnShape, at func(j int) (kE, vE []float64)) float64 {
 	s, most := make([]float64, n), math.Inf(-1)
 	for j := range n {
 		k, _ := at(j)
 		for e := range qE {
 			s[j] += qE[e] * k[e]
 		}
-		s[j] *= scale
+		s[j] = capped(s[j]*a.Scale, a.Cap)
 		most = max(most, s[j])
 	}
 	sum := 0.0
@@ -429,6 +432,22 @@ func attend(oE, qE []float64, n int, scale float64, at func(j int) (kE, vE []flo
 	return lse
 }
 
+// capped returns limit*tanh(x/limit), or x if limit is 0.
+func capped(x, limit float64) float64 {
+	if limit == 0 {
+		return x
+	}
+	return limit * math.Tanh(x/limit)
+}
+
+// capSlope returns the derivative of capped where its value is y.
+func capSlope(y, limit float64) float64 {
+	if limit == 0 {
+		return 1
+	}
+	return 1 - y/limit*(y/limit)
+}
+
 // Attention computes causal attention within each sequence.
 func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape,
 	p compute.Pack) {
@@ -445,7 +464,7 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 			for h := range H {
 				at := (g.First+i)*H*E + h*E
 				from := a.First(g.Before + i + 1)
-				lse[(g.First+i)*H+h] = attend(o[at:at+E], q[at:at+E], g.Before+i+1-from, a.Scale,
+				lse[(g.First+i)*H+h] = attend(o[at:at+E], q[at:at+E], g.Before+i+1-from, a,
 					func(j int) (kE, vE []float64) {
 						at := rows[from+j]*K*E + h/(H/K)*E
 						return k[at : at+E], v[at : at+E]
@@ -498,8 +517,9 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 						dot += q[qi+e] * k[kj+e]
 						dp += do[qi+e] * v[kj+e]
 					}
-					p := math.Exp(a.Scale*dot - lse[i*H+h])
-					ds := p * (dp - delta)
+					s := capped(a.Scale*dot, a.Cap)
+					p := math.Exp(s - lse[i*H+h])
+					ds := p * (dp - delta) * capSlope(s, a.Cap)
 					for e := range E {
 						dv[kj+e] += p * do[qi+e]
 						dq[qi+e] += a.Scale * ds * k[kj+e]
@@ -544,7 +564,7 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 		for h := range H {
 			at := (r*H + h) * E
 			from := a.First(int(pages.Len[r]))
-			attend(o[at:at+E], q[at:at+E], int(pages.Len[r])-from, a.Scale,
+			attend(o[at:at+E], q[at:at+E], int(pages.Len[r])-from, a,
 				func(j int) (kE, vE []float64) {
 					j += from
 					slot := int(pages.Table[r][j/pages.PageTokens])*pages.PageTokens +
@@ -699,7 +719,7 @@ func logits(hD []float64, w *compute.Param, invTemp float64) (zV []float64, lse 
 		for d := range D {
 			zV[v] += hD[d] * wVD[v*D+d]
 		}
-		zV[v] *= invTemp
+		zV[v] = invTemp * capped(zV[v], w.Cap)
 		most = max(most, zV[v])
 	}
 	sum := 0.0
@@ -747,6 +767,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 			if !dentR.Absent() {
 				dz -= size("LogProbGrad", "dent", dentR, R)[r] * p * (z - lse[r] + ent[r])
 			}
+			dz *= capSlope(z/invTemp, w.Cap)
 			for d := range D {
 				if dh != nil {
 					dh[int(n)*D+d] += invTemp * dz * wVD[v*D+d]

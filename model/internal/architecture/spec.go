@@ -22,7 +22,7 @@ import (
 //	    q, k, v = h wqᵀ + bq, h wkᵀ + bk, h wvᵀ + bv         without biases unless QKVBias
 //	    q, k = qn(q), kn(k)                                 as QKNorm says
 //	    q, k = rotated by the frequencies of query and rope unless there are none
-//	    a = attention(q, k, v) woᵀ                          scale; the last window positions
+//	    a = attention(q, k, v) woᵀ                          scale; scoreCap; the last window positions
 //	    in one that mixes by a short convolution
 //	    b, c, u = parts of h winᵀ
 //	    a = (c * conv(b * u)) woᵀ                           over the last tokens
@@ -31,7 +31,9 @@ import (
 //	    h = norm2(x) if PreNorm, or x
 //	    f = (act(h gateᵀ) * (h upᵀ)) downᵀ
 //	    x = x + residual * post2(f)
-//	h = final * norm(x);  logits = h headᵀ, or score = h headᵀ
+//	h = final * norm(x);  logits = h headᵀ, capped at logitCap, or score = h headᵀ
+//
+// A cap is soft: cap*tanh(x/cap).
 //
 // Every norm is RMSNorm with the weight NormOffset + w.
 type Spec struct {
@@ -43,6 +45,8 @@ type Spec struct {
 	Scale             float64 // of attention
 	Embed, Residual   float64
 	Final             float64         // 1 for a scorer
+	ScoreCap          float64         // soft cap of attention's scores; 0: none
+	LogitCap          float64         // of the logits; 0 for a scorer
 	Ropes             []rope.Rotation // indexed by Layer.Rope and Layer.Query
 	Layers            []Layer
 }
@@ -109,6 +113,7 @@ type Family struct {
 	QueryScale  bool      // llama_4_scaling_beta among the rotary settings
 	Multipliers bool      // embedding_multiplier, residual_multiplier and logits_scaling
 	SqrtEmbed   bool      // the embedding's output is multiplied by sqrt(Hidden)
+	Caps        bool      // attn_logit_softcapping (50) and final_logit_softcapping (30)
 	ActKey      string    // key of the activation; "" is hidden_act
 	Convs       bool      // layer_types may have "conv", with conv_L_cache taps
 	EpsKey      string    // key of the norms' eps; "" is rms_norm_eps
@@ -191,6 +196,10 @@ var Families = map[string]Family{
 		Fused: []Fused{
 			{"self_attn.qkv_proj", []string{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
 			{"mlp.gate_up_proj", []string{"mlp.gate_proj", "mlp.up_proj"}}}},
+	"Gemma2": {ModelType: "gemma2",
+		Spec:    Spec{PreNorm: true, PostNorm: true, NormOffset: 1, Act: GELUTanh},
+		HeadDim: 256, Tied: true, AttentionOf: "query_pre_attn_scalar", Windows: LayerByType,
+		FullEvery: 2, SqrtEmbed: true, Caps: true, ActKey: "hidden_activation"},
 	"Gemma3": {ModelType: "gemma3_text",
 		Spec: Spec{PreNorm: true, PostNorm: true, NormOffset: 1, QKNorm: HeadNorm,
 			Act: GELUTanh},

@@ -36,9 +36,15 @@ var ggufArchs = map[string]ggufArch{
 	"llama": {model: "llama", class: "LlamaForCausalLM", permuted: true},
 	"qwen2": {model: "qwen2", class: "Qwen2ForCausalLM", biased: true},
 	"qwen3": {model: "qwen3", class: "Qwen3ForCausalLM"},
-	"gemma3": {model: "gemma3_text", class: "Gemma3ForCausalLM", plusOne: true,
-		names: map[string]string{"post_attention_layernorm": "post_attention_norm",
-			"pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"},
+	"gemma2": {model: "gemma2", class: "Gemma2ForCausalLM", plusOne: true, names: gemmaNames,
+		keys: map[string]string{"attention.sliding_window": "sliding_window",
+			"attn_logit_softcapping":  "attn_logit_softcapping",
+			"final_logit_softcapping": "final_logit_softcapping"},
+		finish: func(c map[string]any) error {
+			gemmaScale(c, 46)
+			return nil
+		}},
+	"gemma3": {model: "gemma3_text", class: "Gemma3ForCausalLM", plusOne: true, names: gemmaNames,
 		keys: map[string]string{"attention.sliding_window": "sliding_window",
 			"attention.sliding_window_pattern": "sliding_window_pattern",
 			"rope.freq_base_swa":               "rope_local_base_freq"},
@@ -132,15 +138,23 @@ func finishOlmo(c map[string]any) error {
 	return nil
 }
 
-// finishGemma3 adds query_pre_attn_scalar, from which the attention scale follows: head_dim, but
-// hidden_size / heads in the 27B model, which llama.cpp recognizes by its 62 layers. It turns
-// sliding windows off in a file that gives none.
-func finishGemma3(c map[string]any) error {
+// gemmaNames has the names of the norms of Gemma 2 and 3.
+var gemmaNames = map[string]string{"post_attention_layernorm": "post_attention_norm",
+	"pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+
+// gemmaScale adds query_pre_attn_scalar, from which the attention scale follows: head_dim, but
+// hidden_size / heads in the 27B model, which llama.cpp recognizes by its number of layers.
+func gemmaScale(c map[string]any, layers27 float64) {
 	c["query_pre_attn_scalar"] = c["head_dim"]
-	if layers := c["num_hidden_layers"].(float64); layers == 62 {
+	if layers := c["num_hidden_layers"].(float64); layers == layers27 {
 		c["query_pre_attn_scalar"] = math.Floor(
 			c["hidden_size"].(float64) / c["num_attention_heads"].(float64))
 	}
+}
+
+// finishGemma3 turns sliding windows off in a file that gives none.
+func finishGemma3(c map[string]any) error {
+	gemmaScale(c, 62)
 	if n, ok := c["sliding_window"].(float64); !ok || n == 0 {
 		c["sliding_window_pattern"] = 1
 		delete(c, "sliding_window")

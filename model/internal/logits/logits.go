@@ -21,11 +21,19 @@ var ErrNotFinite = errors.New("not finite")
 // RV names the workspace for the logits of Head.
 const RV = "logits [R,V]"
 
-// Head computes z[r,v] = Σ_d h[r,d]*head[v,d], in float32 on every backend.
+// Head computes z[r,v] = Σ_d h[r,d]*head[v,d], in float32 on every backend. Cap follows on the host.
 func Head(be compute.Backend, head *compute.Param, zRV, hRD compute.Tensor) {
 	// Linear writes float32 only if acc.
 	be.Zero(zRV)
 	be.Linear(zRV, hRD, head, nil, true)
+}
+
+// Cap caps rows of Head's results as the head says. Their width is the head's number of rows.
+func Cap(z []float32, head *compute.Param) {
+	if head.Cap > 0 {
+		EachRow(0, len(z)/head.Rows,
+			func(r int) { compute.SoftCap(z[r*head.Rows:(r+1)*head.Rows], 1, head.Cap) })
+	}
 }
 
 // EachRow calls f(r) for the rows r from lo to hi-1, divided among goroutines, and waits for them.

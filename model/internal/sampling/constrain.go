@@ -34,6 +34,7 @@ func (e *Engine) constrain(samples []*sample, hRD compute.Tensor) error {
 		if err := e.sync(); err != nil {
 			return err
 		}
+		logits.Cap(e.logits, m.Head)
 		u := philox.Float64(r.Seed, philox.Rollout, r.Step, r.Row<<16|uint64(r.Sample+sm.s),
 			uint64(r.Drawn+len(sm.ids)))
 		id, logp, ok := logits.Pick(e.logits, allowed, r.Sampling, u)
@@ -74,6 +75,7 @@ func (e *Engine) redraw(samples []*sample, hRD compute.Tensor) error {
 		if err := e.sync(); err != nil {
 			return err
 		}
+		logits.Cap(e.logits, m.Head)
 		r := sm.prompt.r
 		u := philox.Float64(r.Seed, philox.Redraw, r.Step, r.Row<<16|uint64(r.Sample+sm.s),
 			uint64(r.Drawn+len(sm.ids)))

@@ -26,6 +26,7 @@ func (e *Engine) rank(tokens []Token, top func(i int) int, hRD compute.Tensor) e
 		if err := e.sync(); err != nil {
 			return err
 		}
+		logits.Cap(e.logits, m.Head)
 		logits.EachRow(0, len(part),
 			func(i int) { part[i].rank(e.logits[i*v:][:m.Head.Vocab()], top(lo+i)) })
 		for _, t := range part {
