@@ -52,6 +52,11 @@ func TestMutantsApply(t *testing.T) {
 						break
 					}
 				}
+				// patch takes more context on one side for the beginning or the end of the file
+				if first, last := context(lines); first != last {
+					t.Errorf("%s: hunk %d has %d lines of context before and %d behind: want as many",
+						base, i+1, first, last)
+				}
 				if strings.Count(source, before) != 1 {
 					t.Errorf("%s: hunk %d is in %s %d times, want once: write it anew", base, i+1,
 						file, strings.Count(source, before))
@@ -59,4 +64,17 @@ func TestMutantsApply(t *testing.T) {
 			}
 		}
 	}
+}
+
+// context returns how many lines of a hunk stand before its first change and behind its last one.
+func context(hunk string) (first, last int) {
+	lines := strings.Split(strings.TrimRight(hunk, "\n"), "\n")
+	same := func(line string) bool { return line == "" || line[0] == ' ' }
+	for first < len(lines) && same(lines[first]) {
+		first++
+	}
+	for last < len(lines) && same(lines[len(lines)-1-last]) {
+		last++
+	}
+	return first, last
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -99,6 +100,15 @@ func slowHub(t *testing.T) (s *hubtest.Server, repo *hubtest.Repo, cache string)
 	return s, repo, filepath.Join(t.TempDir(), "hub")
 }
 
+// partly reports whether the cache has the beginning of a file.
+func partly(cache string) bool {
+	names, _ := filepath.Glob(filepath.Join(cache, "*", "blobs", "*.incomplete"))
+	return slices.ContainsFunc(names, func(name string) bool {
+		info, err := os.Stat(name)
+		return err == nil && info.Size() > 0
+	})
+}
+
 // Processes that are killed with signal 9 at any moment: nothing wrong is under a final name,
 // and each next process goes on where the one before was.
 func TestPullKill(t *testing.T) {
@@ -118,9 +128,20 @@ func TestPullKill(t *testing.T) {
 		if starts > 20*(*pullKills) {
 			t.Fatalf("%d kills in %d starts", killed, starts)
 		}
+		if starts == 0 { // the first is killed in the middle of a file, however busy the machine is
+			s.SetMisbehave(hubtest.Slowly(time.Second))
+		}
 		p := begin(t, s, cache)
-		time.Sleep(60*time.Millisecond + time.Duration(r.Int64N(int64(500*time.Millisecond))))
+		for begun := time.Now(); starts == 0 && !partly(cache); time.Sleep(time.Millisecond) {
+			if time.Since(begun) > patience {
+				t.Fatalf("no part of a file\n%s", p.said.String())
+			}
+		}
+		if starts > 0 {
+			time.Sleep(60*time.Millisecond + time.Duration(r.Int64N(int64(500*time.Millisecond))))
+		}
 		p.Process.Kill()
+		s.SetMisbehave(hubtest.Slowly(10 * time.Millisecond))
 		switch code := p.end(t); code {
 		case 0:
 			done++

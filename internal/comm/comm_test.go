@@ -193,16 +193,20 @@ func TestLostRank(t *testing.T) {
 // So is one that comes and hangs in the middle of a call.
 func TestHungRank(t *testing.T) {
 	t.Parallel()
-	const limit, ranks = time.Second, 4 // a busy machine keeps a rank from answering for half of it
-	var cases sync.WaitGroup            // all at once: they mostly wait
+	const limit, ranks = 5 * time.Second, 4 // a busy machine keeps a rank from answering for a second
+	var cases sync.WaitGroup                // all at once: they mostly wait
 	defer cases.Wait()
 	for hung := range ranks {
 		for after := range 4 { // exchanges of the sum: lengths, halves, quarters, halves
 			cases.Go(func() {
-				var wg sync.WaitGroup
+				var wg, others sync.WaitGroup
+				others.Add(ranks - 1)
 				errs := make([]error, ranks)
 				for r, l := range commtest.Links(ranks) {
 					wg.Go(func() {
+						if r != hung {
+							defer others.Done()
+						}
 						g, err := comm.New(l, limit)
 						if err != nil {
 							errs[r] = err
@@ -211,7 +215,7 @@ func TestHungRank(t *testing.T) {
 						n := 0
 						l.Break = func(int) error {
 							if n++; r == hung && n == 2*after+1 {
-								time.Sleep(2 * limit)
+								others.Wait() // until they have given it up
 							}
 							return nil
 						}

@@ -18,6 +18,9 @@ var poolRuns = flag.Int("poolruns", 40000, "runs of TestPoolEnds for each number
 func TestPoolSleep(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))))
 	rounds := *poolRuns / 8
+	if testing.Short() {
+		rounds /= 4
+	}
 	p := newPool(1, 0)
 	p.parked, p.wake = make([]atomic.Bool, 2), []chan struct{}{nil, make(chan struct{}, 1)}
 	var begun, over atomic.Int64
