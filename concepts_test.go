@@ -29,6 +29,7 @@ var concepts = map[string]struct {
 	"trainer.Trainer":                {24, 68, "trainer/stage.go and trainer/form.go: a stage and a form keep what only they need"},
 	"trainer.game":                   {7, 41, "trainer/onpolicy.go and trainer/round.go: what other stages do too, and what is of an answer"},
 	"trainer.answer":                 {18, 2, "trainer/round.go: what only one form of an answer has belongs to the form"},
+	"model.Config":                   {31, 60, "model/config.go: what only one family has is a record"},
 	"model.Model":                    {18, 65, "model/forward.go: what a pass alone needs belongs to network"},
 	"model/internal/sampling.Engine": {33, 46, "model/internal/sampling/engine.go"},
 
