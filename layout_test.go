@@ -62,7 +62,7 @@ apps/fidelity: session critic data device compute fault report model tokenizer c
     quality saved
 apps/generate: play session data compute fault report model tokenizer encode episode saved
 apps/init: session device fault model tokenizer export saved
-apps/judge: internal/chat endpoint journal textmetrics
+apps/judge: internal/chat endpoint journal textmetrics checker
 apps/judge/judgetest: judge endpointtest
 apps/play: session data env fault report model tokenizer config encode episode
 apps/play/playtest: vfs

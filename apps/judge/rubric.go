@@ -14,6 +14,7 @@ import (
 
 	"gad/internal/endpoint"
 	"gad/internal/journal"
+	"gad/trainer/checker"
 )
 
 // Group is a prompt with answers to grade together.
@@ -183,7 +184,6 @@ const (
 	maxCriteria  = 20
 	maxCriterion = 500 // characters
 	maxWeight    = 100
-	maxCopied    = 8 // number of consecutive words of the teacher's that a criterion may not have
 )
 
 // parseRubric reads a rubric in a judge's reply.
@@ -204,9 +204,9 @@ func parseRubric(reply string, q Question) ([]Criterion, error) {
 	if n := len(o.Criteria); n == 0 || n > maxCriteria {
 		return nil, fmt.Errorf("has %d criteria: must be 1 to %d", n, maxCriteria)
 	}
-	own := runs(q.Teacher)
+	own := checker.Runs(q.Teacher)
 	for _, t := range q.Prompt {
-		for run := range runs(t.Content) { // the prompt's words may be used
+		for run := range checker.Runs(t.Content) { // the prompt's words may be used
 			delete(own, run)
 		}
 	}
@@ -226,10 +226,10 @@ func parseRubric(reply string, q Question) ([]Criterion, error) {
 			return nil, fmt.Errorf("has a criterion %d of weight %g: must be above 0, at most %d",
 				i+1, *c.Weight, maxWeight)
 		}
-		for run := range runs(text) {
+		for run := range checker.Runs(text) {
 			if own[run] {
-				return nil, fmt.Errorf("has a criterion %d that copies %d words of the teacher's answer",
-					i+1, maxCopied)
+				return nil, fmt.Errorf("has a criterion %d that copies 8 words of the teacher's answer",
+					i+1)
 			}
 		}
 		out = append(out, Criterion{text, *c.Weight})
@@ -241,16 +241,6 @@ func parseRubric(reply string, q Question) ([]Criterion, error) {
 func oneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text,
 		func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
-}
-
-// runs returns all sequences of maxCopied words of a text.
-func runs(text string) map[string]bool {
-	words := strings.Fields(strings.ToLower(text))
-	out := map[string]bool{}
-	for i := range max(0, len(words)-maxCopied+1) {
-		out[strings.Join(words[i:i+maxCopied], " ")] = true
-	}
-	return out
 }
 
 // parseGraded reads the grades in a judge's reply: for so many answers, whether each meets each of
