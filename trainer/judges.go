@@ -23,6 +23,7 @@ import (
 type judges struct {
 	t       *Trainer
 	checker *checker.Checker // nil without one
+	coach   *checker.Checker // writes notes on the student's answers: see coach; nil without one
 	heldOut *model.Model     // nil without one
 }
 
@@ -113,6 +114,11 @@ func (j *judges) trial() (checker.Trial, error) {
 	if t.stage.asksChecker() {
 		c.Steps, c.Prompts, c.Answers = t.past.planned, t.cfg.Data.TrainBatchSize, t.cfg.Rollout.N
 	}
+	return t.measureRows(c)
+}
+
+// measureRows returns c with the mean lengths of the training data.
+func (t *Trainer) measureRows(c checker.Trial) (checker.Trial, error) {
 	n := min(len(t.train.rows), trialRows)
 	for i := range n {
 		r, err := t.train.set.Row(int(t.train.rows[i*len(t.train.rows)/n]))
@@ -125,6 +131,15 @@ func (j *judges) trial() (checker.Trial, error) {
 		c.TeacherBytes += float64(len(r.Teacher)) / float64(n)
 	}
 	return c, nil
+}
+
+// kill ends the programs that are running, from another goroutine.
+func (j *judges) kill() {
+	for _, program := range []*checker.Checker{j.checker, j.coach} {
+		if program != nil {
+			program.Kill()
+		}
+	}
 }
 
 func (j *judges) close() error {
@@ -254,18 +269,22 @@ func (j *judges) noteUnchecked(none, of int) float64 {
 	return share
 }
 
-// verdicts returns the checker's verdicts on rows. The checker runs on rank 0, which sends the
-// verdicts to the others. If ctx ends the check, the error is model.ErrStopped on all ranks.
-func (j *judges) verdicts(ctx context.Context,
+// verdicts returns the checker's verdicts on rows.
+func (j *judges) verdicts(ctx context.Context, rows []checker.Row) ([]checker.Verdict, error) {
+	return j.t.verdictsOf(ctx, j.checker, rows)
+}
+
+// verdictsOf returns a program's verdicts on rows. The program runs on rank 0, which sends the
+// verdicts to the others. If ctx ends it, the error is model.ErrStopped on all ranks.
+func (t *Trainer) verdictsOf(ctx context.Context, program *checker.Checker,
 	rows []checker.Row) (list []checker.Verdict, err error) {
-	t := j.t
 	var answer struct {
 		Verdicts []checker.Verdict
 		Stopped  string // why, if it was
 	}
 	var raw []byte
 	if t.first() {
-		answer.Verdicts, err = j.checker.Check(ctx, rows)
+		answer.Verdicts, err = program.Check(ctx, rows)
 		if err != nil && !errors.Is(err, checker.ErrFailed) && ctx.Err() != nil {
 			answer.Stopped = err.Error()
 		} else if err != nil {

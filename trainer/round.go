@@ -25,6 +25,7 @@ type group struct {
 	score   float32   // the discriminator's score of the teacher's answer
 	turns   []float32 // the same by turn, with critic.level=turn
 	answers []*answer
+	plain   bool // no notes are written, and the teacher is the one of the start
 }
 
 // answer is the student's answer to a prompt. Its form determines in how many sequences.
@@ -49,6 +50,7 @@ type answer struct {
 	reward      float64   // reward that the advantages are computed from
 	advT        []float64 // advantages of its own tokens, before a teacher's are added; nil: none
 	adv         float64   // advantage that a sample shows, the first of advT; NaN: none
+	notes       string    // a coach's, which the teacher reads; "": none
 	teacherLogp float64   // mean log-probability of its tokens under the teacher; NaN: none
 }
 

@@ -27,7 +27,11 @@ import (
 type teachers struct {
 	t       *Trainer
 	list    []*teacher
-	longest int // answer, in tokens
+	longest int      // answer, in tokens
+	copy    *teacher // of list, a copy of the student (teacher.renew); nil: there is none yet
+	// the teacher of the start is read beside the copy
+	keepsFirst bool
+	longer     []int // of the last readings: tokens of each answer's notes and their template
 }
 
 // teacher is one of them.
@@ -46,7 +50,8 @@ type teacher struct {
 // tokens are learned, which requires the student's tokenizer.
 func openTeachers(b basic, s *start, byTokens bool) (c *teachers, err error) {
 	t := b.t
-	c = &teachers{t: t, longest: t.cfg.LongestSampled(b.kind)}
+	c = &teachers{t: t, longest: t.cfg.LongestSampled(b.kind),
+		keepsFirst: t.cfg.KeepsTeacher(b.kind)}
 	for _, m := range t.cfg.Teacher.List() {
 		one := &teacher{t: t, TeacherModel: m, system: t.cfg.Teacher.System}
 		c.list = append(c.list, one)
@@ -201,7 +206,7 @@ func (c *teachers) checkPrompts(s *start) error {
 	}
 	advance, done := t.con.Busy("the teacher's prompts", len(rows))
 	defer done()
-	found, most := 0, t.cfg.Teacher.LongestPrompt(t.cfg.Data)
+	found, most := 0, t.cfg.Teacher.LongestPrompt(t.cfg.Data) // notes come later
 	count := map[*teacher]int{}
 	for i, row := range rows {
 		advance(1)
@@ -276,8 +281,10 @@ func readSeqs(list []reading) []model.Seq {
 	return seqs
 }
 
-// readings returns the student's answers, each after its row as its teacher reads it.
+// readings returns the student's answers, each after its row as its teacher reads it, with the notes
+// on the answer. Notes that the teacher cannot read are removed.
 func (c *teachers) readings(r *round) (list []reading, err error) {
+	c.longer = nil
 	for _, g := range r.groups {
 		row, err := c.t.train.set.Row(g.Index)
 		if err != nil {
@@ -287,11 +294,18 @@ func (c *teachers) readings(r *round) (list []reading, err error) {
 		if err != nil {
 			return nil, err
 		}
-		prompt, err := one.prompt(row)
+		if c.copy != nil && !g.plain {
+			one = c.copy
+		}
+		plain, err := one.prompt(row)
 		if err != nil {
 			return nil, err
 		}
 		for _, a := range g.answers {
+			prompt, err := c.noted(one, row, plain, a)
+			if err != nil {
+				return nil, err
+			}
 			x, err := one.readingOf(g, a, prompt)
 			if err != nil {
 				return nil, err
@@ -300,6 +314,29 @@ func (c *teachers) readings(r *round) (list []reading, err error) {
 		}
 	}
 	return list, nil
+}
+
+// noted returns the prompt of an answer with its notes, or plain, its prompt without, if there are
+// none or they are too long. It then removes the notes.
+func (c *teachers) noted(one *teacher, row data.Row, plain []int32, a *answer) ([]int32, error) {
+	if a.notes == "" {
+		return plain, nil
+	}
+	row, err := encode.WithNotes(row, c.t.cfg.Coach.Template, a.notes)
+	if err != nil {
+		return nil, fmt.Errorf("%w: coach.command: %w", config.ErrConfig, err)
+	}
+	ids, err := one.prompt(row)
+	if err != nil {
+		return nil, err
+	}
+	more := len(ids) - len(plain)
+	if more > c.t.cfg.Coach.MaxTokens || one.checkLength(row.Index, len(ids)+c.longest) != nil {
+		a.notes = ""
+		return plain, nil
+	}
+	c.longer = append(c.longer, more)
+	return ids, nil
 }
 
 // readingOf returns an answer after the teacher's prompt.

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -153,12 +154,43 @@ func (c *Config) MeanSampled(stage Stage, n float64) float64 {
 	return sum / steps
 }
 
-// LongestPrompt returns the longest prompt that a teacher reads, in tokens.
+// LongestPrompt returns the longest prompt that a teacher reads, in tokens, without notes.
 func (c TeacherConfig) LongestPrompt(rows DataConfig) int {
 	if c.PromptKey == "" {
 		return rows.MaxPrompt
 	}
 	return max(rows.MaxPrompt, c.MaxPrompt)
+}
+
+// Coached reports whether notes are written on the answers of a stage.
+func (c *Config) Coached(stage Stage) bool { return stage == OPD && c.Coach.Command != "" }
+
+// OwnPrompts reports whether the teacher of a stage may read other prompts than the student.
+func (c *Config) OwnPrompts(stage Stage) bool {
+	return c.ReadsTeacher(stage) && (c.Teacher.PromptKey != "" || c.Coached(stage))
+}
+
+// LongestRead returns the longest prompt that the teacher of a stage reads, in tokens, with notes.
+func (c *Config) LongestRead(stage Stage) int {
+	n := c.Teacher.LongestPrompt(c.Data)
+	if c.Coached(stage) {
+		n += c.Coach.MaxTokens
+	}
+	return n
+}
+
+// PlainPrompts returns how many of a step's prompts, the last ones, have answers without notes.
+func (c *Config) PlainPrompts(stage Stage, prompts int) int {
+	if !c.Coached(stage) {
+		return 0
+	}
+	return int(math.Round(c.Coach.Plain * float64(prompts)))
+}
+
+// KeepsTeacher reports whether the teacher of a stage is read beside the copies of the student that
+// take its place.
+func (c *Config) KeepsTeacher(stage Stage) bool {
+	return stage == OPD && c.Teacher.Renew > 0 && c.PlainPrompts(stage, c.Data.TrainBatchSize) > 0
 }
 
 // CheckLongest refuses sequences of the student that are longer than most, the positions of the

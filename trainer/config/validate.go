@@ -168,6 +168,9 @@ func (c *Config) validateTeacher(stage Stage) (errs []error) {
 		bad("teacher.max_prompt_length %d is below data.max_prompt_length %d, and rows without a prompt of their own for the teacher have the student's: raise it, or leave it out", n, c.Data.MaxPrompt)
 	}
 	errs = append(errs, c.Teacher.validateModels()...)
+	if stage == OPD {
+		errs = append(errs, c.validateCoach(stage)...)
+	}
 	if len(c.Teacher.Servers()) > 0 && c.Teacher.Loss == "exact" && stage == OPD {
 		bad("teacher.loss is exact, which needs whole distributions, and a server gives the most probable tokens: use topk or policy, or load the teacher (--teacher)")
 	}
@@ -180,6 +183,45 @@ func (c *Config) validateTeacher(stage Stage) (errs []error) {
 			what = "algorithm.teacher_weight"
 		}
 		bad("rollout.temperature is %g: %s compares the student's log-probabilities with the teacher's, which are those of temperature 1: set it to 1", t, what)
+	}
+	return errs
+}
+
+// validateCoach checks the settings of notes, and of a teacher that follows the student.
+func (c *Config) validateCoach(stage Stage) (errs []error) {
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("settings: "+format, args...))
+	}
+	if n := c.Teacher.Renew; n > 0 {
+		switch {
+		case c.Teacher.URL != "":
+			bad("teacher.renew is %d, and a server keeps its weights: load the teacher (--teacher)", n)
+		case c.Teacher.By != "":
+			bad("teacher.renew is %d, and with teacher.by there are several teachers: leave one of them out", n)
+		case c.Teacher.Weights != model.Native:
+			bad("teacher.renew is %d, and teacher.weights is %s: a copy of the student has its weights: use native", n, c.Teacher.Weights)
+		}
+	}
+	if !c.Coached(stage) {
+		return errs
+	}
+	for _, part := range []string{"{prompt}", "{notes}"} {
+		if strings.Count(c.Coach.Template, part) != 1 {
+			bad("coach.template must have %s once: give a text such as %q", part,
+				Default().Coach.Template)
+		}
+	}
+	if c.Data.Turns != data.TurnsLast {
+		bad("data.turns is %s, and coach.command writes notes on one answer of a row: use data.turns=last", c.Data.Turns)
+	}
+	p, all := c.Coach.Plain, c.Data.TrainBatchSize
+	switch n := c.PlainPrompts(stage, all); {
+	case p == 1:
+		bad("coach.plain is 1: no answer would have notes: lower it, or leave coach.command out")
+	case p > 0 && n == 0:
+		bad("coach.plain %g of data.train_batch_size %d is no prompt: raise one of them", p, all)
+	case n == all:
+		bad("coach.plain %g of data.train_batch_size %d is all prompts: lower it, or raise the batch", p, all)
 	}
 	return errs
 }

@@ -81,6 +81,7 @@ type Plan struct {
 	ranks     int // of the run; 0 means 1
 	footprint model.Footprint
 	shape     model.Config
+	apart     float64 // prompts that the teacher reads for each prompt of the student
 	// operations of a token under the teacher, divided by the student's
 	teacher float64
 }
@@ -175,9 +176,10 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 		AnswerMean: c.MeanSampled(stage, float64(c.MaxAnswer(stage))), Steps: c.Trainer.TotalSteps,
 		validated: measured, whole: float64(c.MaxAnswer(stage)),
 		chunks: c.Chunks(stage), lastOnly: c.Critic.Reads == "last"}
-	if c.LoadsTeacher(stage) && c.Teacher.PromptKey != "" {
-		p.TeacherPromptMean = float64(c.Teacher.LongestPrompt(c.Data))
+	if c.LoadsTeacher(stage) && c.OwnPrompts(stage) {
+		p.TeacherPromptMean = float64(c.LongestRead(stage))
 	}
+	p.apart = apart(c, stage)
 	if len(c.Data.TrainFiles) > 0 {
 		if err := p.measureData(dir, c); err != nil {
 			return nil, err
@@ -332,6 +334,9 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 	p.Rows, p.LeftOut, p.PromptMean, p.AnswerMean =
 		rows, set.Len()-rows, prompts/max(n, 1), answers/max(n, 1)
 	p.TeacherPromptMean, p.whole = teachers/max(n, 1), whole/max(n, 1)
+	if p.TeacherPromptMean > 0 && c.Coached(p.Stage) { // as long as they may be
+		p.TeacherPromptMean += float64(c.Coach.MaxTokens)
+	}
 	if len(c.Data.ValFiles) > 0 {
 		val, err := data.OpenFiles(c.Data.ValFiles, c.Data.ValOptions(nil))
 		if err != nil {
