@@ -39,12 +39,7 @@ func CleanNotes(notes, answer, prompt string) (string, error) {
 	if len(notes) > MaxNotes {
 		return "", errors.New("has notes of more than 16384 bytes")
 	}
-	notes = strings.TrimSpace(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\n' && r != '\t' {
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(notes, "\uFFFD")))
+	notes, answer = readable(notes), readable(answer)
 	words := strings.Fields(strings.ToLower(notes))
 	if len(words) == 0 {
 		return "", errors.New("has notes without text")
@@ -63,6 +58,16 @@ func CleanNotes(notes, answer, prompt string) (string, error) {
 		}
 	}
 	return notes, nil
+}
+
+// readable returns a text without control characters, and without white space around it.
+func readable(text string) string {
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(text, "\uFFFD")))
 }
 
 // Runs returns all sequences of eight words of a text.

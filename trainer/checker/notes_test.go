@@ -84,6 +84,9 @@ func TestCleanNotes(t *testing.T) {
 			t.Errorf("%.60q: %q, %v, want %s", notes, got, err, why)
 		}
 	}
+	if _, err := CleanNotes("a\tb", "a\t\x01b\x02", ""); err == nil {
+		t.Error("an answer with control characters is repeated")
+	}
 	if got, err := CleanNotes("The result is 42, not 41.", "41", prompt); err != nil || got == "" {
 		t.Errorf("notes that name a short answer: %v", err)
 	}

@@ -113,7 +113,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	var parts, others []model.Plan // with recompute as set; and switched, for the note
 	recompute := !c.Actor.Recompute || game && !c.Critic.Recompute
 	part := func(name string, o model.PlanOptions) {
-		o.Forward = forward
+		o.Forward = max(o.Forward, forward)
 		m := shape.Plan(f, o)
 		scratch = max(scratch, m.Scratch)
 		parts = append(parts, m)
@@ -195,12 +195,14 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 				name += ", " + filepath.Base(c.Teacher.Folders()[i])
 			}
 			shape = x
-			part(name, model.PlanOptions{Kind: model.LM, Quant: c.Teacher.Weights})
+			part(name, model.PlanOptions{Kind: model.LM, Quant: c.Teacher.Weights,
+				Forward: p.teacherTokens(c, actorTokens)})
 		}
 		shape = own
 		if c.KeepsTeacher(p.Stage) {
 			part("teacher, a copy of the student", model.PlanOptions{Kind: model.LM,
-				LoRA: c.Actor.LoRA, Quant: c.Actor.LoRA.Base})
+				LoRA: c.Actor.LoRA, Quant: c.Actor.LoRA.Base,
+				Forward: p.teacherTokens(c, actorTokens)})
 		}
 	}
 	if c.Divergence(p.Stage) {
@@ -303,7 +305,7 @@ func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 			forward = max(forward, int(p.PromptMean+p.whole))
 		}
 	}
-	return actor, critic, max(forward, p.teacherTokens(c, actor))
+	return actor, critic, forward
 }
 
 // teacherTokens returns the tokens of a teacher's largest pack, if it reads prompts of its own: in
@@ -319,9 +321,17 @@ func (p *Plan) teacherTokens(c config.Config, ofActor int) int {
 		most := c.Data.TrainBatchSize * whole
 		return max(min(c.Actor.MaxTokenLen, most), longest)
 	}
-	prompts := math.Ceil(float64(ofActor) / (p.PromptMean + n*p.AnswerMean))
+	group := p.PromptMean + n*p.AnswerMean
+	if p.apart > 1 { // the answers of whole prompts, and of what is left of the pack
+		whole := math.Floor(float64(ofActor) / group)
+		whole = min(whole, float64(c.Data.TrainBatchSize))
+		left := math.Floor((float64(ofActor) - whole*group - p.PromptMean) / max(p.AnswerMean, 1))
+		answers := max(whole*n+max(min(left, n-1), 0), 1)
+		return max(int(answers*(read+p.AnswerMean)), longest)
+	}
+	prompts := math.Ceil(float64(ofActor) / group)
 	prompts = min(prompts, float64(c.Data.TrainBatchSize))
-	return max(int(prompts*(p.apart*read+n*p.AnswerMean)), longest)
+	return max(int(prompts*(read+n*p.AnswerMean)), longest)
 }
 
 // apart returns how many prompts a teacher reads for each prompt of the student: with notes one for
