@@ -124,10 +124,10 @@ case $((n % 3)) in 0) echo null;; 1) printf '{"notes":"hint %d"}\n' $n;; 2) prin
 				with++
 			}
 			text := tr.tok.Decode(o.read[k].seq.IDs[:o.read[k].seq.Prompt()], false)
-			if a.notes != want || !strings.Contains(text, content) ||
+			if a.taught.notes != want || !strings.Contains(text, content) ||
 				strings.Contains(text, "hint") != (want != "") ||
 				want != "" && !strings.Contains(text, want+". "+content) {
-				t.Errorf("answer %d: notes %q, want %q, and the teacher reads %q", k, a.notes, want, text)
+				t.Errorf("answer %d: notes %q, want %q, and the teacher reads %q", k, a.taught.notes, want, text)
 			}
 			if got := o.read[k].seq.Response(); fmt.Sprint(got) != fmt.Sprint(a.ids) {
 				t.Errorf("answer %d: the teacher reads other tokens", k)
@@ -135,8 +135,8 @@ case $((n % 3)) in 0) echo null;; 1) printf '{"notes":"hint %d"}\n' $n;; 2) prin
 			k++
 		}
 	}
-	if want := float64(with) / 6; m["coach/notes_frac"] != want || with != 2 ||
-		!(m["coach/tokens_mean"] > 3 && m["coach/tokens_mean"] < 12) || m["timing_s/coach"] == 0 {
+	if want := float64(with) / 6; m["opd/notes_frac"] != want || with != 2 ||
+		!(m["opd/notes_tokens"] > 3 && m["opd/notes_tokens"] < 12) || m["timing_s/coach"] == 0 {
 		t.Errorf("%d of 6 answers have notes, %v", with, m)
 	}
 	samples, _, err := report.ReadSamples(vfs.OS, run, report.InTraining, 1)

@@ -84,7 +84,7 @@ func (o *opd) step(m Metrics) error {
 		return err
 	}
 	err = o.describe(m, r, func(_ *group, a *answer) (student, teacher float64) {
-		return a.teacherLogp, math.NaN() // the row's own answer is not read
+		return a.taught.logp, math.NaN() // the row's own answer is not read
 	})
 	o.describeHorizon(m, horizon)
 	return err

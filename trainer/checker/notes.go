@@ -19,7 +19,7 @@ func parseNotes(line string) (Verdict, error) {
 	return Verdict{Score: math.NaN(), Notes: notesOf(line)}, nil
 }
 
-// notesOf returns the notes in a JSON object; "" if there are none.
+// notesOf returns the notes in a JSON object; "" without notes.
 func notesOf(line string) string {
 	var o struct {
 		Notes json.RawMessage `json:"notes"`
@@ -32,8 +32,8 @@ func notesOf(line string) string {
 }
 
 // CleanNotes returns notes on an answer to a prompt as a teacher may read them: without control
-// characters, and without white space around them. It refuses notes without text, those that are
-// longer than MaxNotes, and those with the answer's own text: a part of it, or eight of its words
+// characters, and without white space around them. It refuses notes without text, notes that are
+// longer than MaxNotes, and notes with the answer's own text: a part of it, or eight of its words
 // in a row that are not the prompt's. A teacher that reads the answer would say it again.
 func CleanNotes(notes, answer, prompt string) (string, error) {
 	if len(notes) > MaxNotes {

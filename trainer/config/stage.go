@@ -162,35 +162,23 @@ func (c TeacherConfig) LongestPrompt(rows DataConfig) int {
 	return max(rows.MaxPrompt, c.MaxPrompt)
 }
 
-// Coached reports whether notes are written on the answers of a stage.
-func (c *Config) Coached(stage Stage) bool { return stage == OPD && c.Coach.Command != "" }
+// On reports whether notes are written on the answers of a stage.
+func (c CoachConfig) On(stage Stage) bool { return stage == OPD && c.Command != "" }
 
-// OwnPrompts reports whether the teacher of a stage may read other prompts than the student.
-func (c *Config) OwnPrompts(stage Stage) bool {
-	return c.ReadsTeacher(stage) && (c.Teacher.PromptKey != "" || c.Coached(stage))
-}
-
-// LongestRead returns the longest prompt that the teacher of a stage reads, in tokens, with notes.
-func (c *Config) LongestRead(stage Stage) int {
-	n := c.Teacher.LongestPrompt(c.Data)
-	if c.Coached(stage) {
-		n += c.Coach.MaxTokens
-	}
-	return n
-}
-
-// PlainPrompts returns how many of a step's prompts, the last ones, have answers without notes.
-func (c *Config) PlainPrompts(stage Stage, prompts int) int {
-	if !c.Coached(stage) {
+// Longer returns by how many tokens notes may lengthen the prompt that the teacher of a stage reads.
+func (c CoachConfig) Longer(stage Stage) int {
+	if !c.On(stage) {
 		return 0
 	}
-	return int(math.Round(c.Coach.Plain * float64(prompts)))
+	return c.MaxTokens
 }
 
-// KeepsTeacher reports whether the teacher of a stage is read beside the copies of the student that
-// take its place.
-func (c *Config) KeepsTeacher(stage Stage) bool {
-	return stage == OPD && c.Teacher.Renew > 0 && c.PlainPrompts(stage, c.Data.TrainBatchSize) > 0
+// PlainOf returns how many of the prompts of a step, the last ones, have answers without notes.
+func (c CoachConfig) PlainOf(stage Stage, prompts int) int {
+	if !c.On(stage) {
+		return 0
+	}
+	return int(math.Round(c.Plain * float64(prompts)))
 }
 
 // CheckLongest refuses sequences of the student that are longer than most, the positions of the

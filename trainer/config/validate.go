@@ -169,7 +169,8 @@ func (c *Config) validateTeacher(stage Stage) (errs []error) {
 	}
 	errs = append(errs, c.Teacher.validateModels()...)
 	if stage == OPD {
-		errs = append(errs, c.validateCoach(stage)...)
+		errs = append(errs, c.Teacher.validateRenew()...)
+		errs = append(errs, c.Coach.validate(stage, c.Data)...)
 	}
 	if len(c.Teacher.Servers()) > 0 && c.Teacher.Loss == "exact" && stage == OPD {
 		bad("teacher.loss is exact, which needs whole distributions, and a server gives the most probable tokens: use topk or policy, or load the teacher (--teacher)")
@@ -187,41 +188,48 @@ func (c *Config) validateTeacher(stage Stage) (errs []error) {
 	return errs
 }
 
-// validateCoach checks the settings of notes, and of a teacher that follows the student.
-func (c *Config) validateCoach(stage Stage) (errs []error) {
+// validateRenew checks the settings of a teacher that follows the student.
+func (c TeacherConfig) validateRenew() (errs []error) {
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("settings: "+format, args...))
 	}
-	if n := c.Teacher.Renew; n > 0 {
-		switch {
-		case c.Teacher.URL != "":
-			bad("teacher.renew is %d, and a server keeps its weights: load the teacher (--teacher)", n)
-		case c.Teacher.By != "":
-			bad("teacher.renew is %d, and with teacher.by there are several teachers: leave one of them out", n)
-		case c.Teacher.Weights != model.Native:
-			bad("teacher.renew is %d, and teacher.weights is %s: a copy of the student has its weights: use native", n, c.Teacher.Weights)
-		}
+	switch n := c.Renew; {
+	case n == 0:
+	case c.URL != "":
+		bad("teacher.renew is %d, and a server keeps its weights: load the teacher (--teacher)", n)
+	case c.By != "":
+		bad("teacher.renew is %d, and with teacher.by there are several teachers: leave one of them out", n)
+	case c.Weights != model.Native:
+		bad("teacher.renew is %d, and teacher.weights is %s: a copy of the student has its weights: use native", n, c.Weights)
 	}
-	if !c.Coached(stage) {
-		return errs
+	return errs
+}
+
+// validate checks the settings of notes.
+func (c CoachConfig) validate(stage Stage, rows DataConfig) (errs []error) {
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("settings: "+format, args...))
+	}
+	if !c.On(stage) {
+		return nil
 	}
 	for _, part := range []string{"{prompt}", "{notes}"} {
-		if strings.Count(c.Coach.Template, part) != 1 {
+		if strings.Count(c.Template, part) != 1 {
 			bad("coach.template must have %s once: give a text such as %q", part,
 				Default().Coach.Template)
 		}
 	}
-	if c.Data.Turns != data.TurnsLast {
-		bad("data.turns is %s, and coach.command writes notes on one answer of a row: use data.turns=last", c.Data.Turns)
+	if rows.Turns != data.TurnsLast {
+		bad("data.turns is %s, and coach.command writes notes on one answer of a row: use data.turns=last", rows.Turns)
 	}
-	p, all := c.Coach.Plain, c.Data.TrainBatchSize
-	switch n := c.PlainPrompts(stage, all); {
-	case p == 1:
+	all := rows.TrainBatchSize
+	switch n := c.PlainOf(stage, all); {
+	case c.Plain == 1:
 		bad("coach.plain is 1: no answer would have notes: lower it, or leave coach.command out")
-	case p > 0 && n == 0:
-		bad("coach.plain %g of data.train_batch_size %d is no prompt: raise one of them", p, all)
+	case c.Plain > 0 && n == 0:
+		bad("coach.plain %g of data.train_batch_size %d is no prompt: raise one of them", c.Plain, all)
 	case n == all:
-		bad("coach.plain %g of data.train_batch_size %d is all prompts: lower it, or raise the batch", p, all)
+		bad("coach.plain %g of data.train_batch_size %d is all prompts: lower it, or raise the batch", c.Plain, all)
 	}
 	return errs
 }

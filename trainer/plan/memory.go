@@ -27,9 +27,10 @@ func Need(f model.Footprint, shape model.Config, c config.Config, stage config.S
 func longestRun(c config.Config, stage config.Stage, ranks int) Plan {
 	p := Plan{Stage: stage, ranks: ranks, PromptMean: float64(c.Data.MaxPrompt),
 		AnswerMean: float64(c.LongestSampled(stage)), whole: float64(c.MaxAnswer(stage)),
-		chunks: c.Chunks(stage), lastOnly: c.Critic.Reads == "last", apart: apart(c, stage)}
-	if c.Coached(stage) && c.LoadsTeacher(stage) {
-		p.TeacherPromptMean = float64(c.LongestRead(stage))
+		chunks: c.Chunks(stage), lastOnly: c.Critic.Reads == "last", teacher: theirs{apart: apart(c, stage)}}
+	if c.Coach.On(stage) && c.LoadsTeacher(stage) {
+		p.TeacherPromptMean =
+			float64(c.Teacher.LongestPrompt(c.Data) + c.Coach.Longer(stage))
 	}
 	return p
 }
@@ -199,7 +200,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 				Forward: p.teacherTokens(c, actorTokens)})
 		}
 		shape = own
-		if c.KeepsTeacher(p.Stage) {
+		if c.Teacher.Renew > 0 && c.Coach.PlainOf(p.Stage, c.Data.TrainBatchSize) > 0 {
 			part("teacher, a copy of the student", model.PlanOptions{Kind: model.LM,
 				LoRA: c.Actor.LoRA, Quant: c.Actor.LoRA.Base,
 				Forward: p.teacherTokens(c, actorTokens)})
@@ -311,23 +312,24 @@ func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 // teacherTokens returns the tokens of a teacher's largest pack, if it reads prompts of its own: in
 // a pass of its own, or beside the student's packs, of ofActor tokens, which have as many prompts.
 func (p *Plan) teacherTokens(c config.Config, ofActor int) int {
-	if !c.LoadsTeacher(p.Stage) || !c.OwnPrompts(p.Stage) {
+	longer := c.Coach.Longer(p.Stage)
+	if !c.LoadsTeacher(p.Stage) || c.Teacher.PromptKey == "" && longer == 0 {
 		return 0
 	}
 	n, read := float64(c.StepAnswers(p.Stage)), p.promptOf(config.Teacher)
-	longest := c.LongestRead(p.Stage) + c.LongestSampled(p.Stage)
+	most := c.Teacher.LongestPrompt(c.Data) + longer
+	longest := most + c.LongestSampled(p.Stage)
 	if !c.Divergence(p.Stage) {
-		whole := int(p.apart)*c.LongestRead(p.Stage) + int(n)*c.LongestSampled(p.Stage)
-		most := c.Data.TrainBatchSize * whole
-		return max(min(c.Actor.MaxTokenLen, most), longest)
+		whole := int(p.teacher.apart)*most + int(n)*c.LongestSampled(p.Stage)
+		return max(min(c.Actor.MaxTokenLen, c.Data.TrainBatchSize*whole), longest)
 	}
 	group := p.PromptMean + n*p.AnswerMean
-	if p.apart > 1 { // the answers of whole prompts, and of what is left of the pack
+	if k := p.teacher.apart; k > 1 { // the answers of whole prompts, and of what is left of the pack
 		whole := math.Floor(float64(ofActor) / group)
 		whole = min(whole, float64(c.Data.TrainBatchSize))
 		left := math.Floor((float64(ofActor) - whole*group - p.PromptMean) / max(p.AnswerMean, 1))
 		answers := max(whole*n+max(min(left, n-1), 0), 1)
-		return max(int(answers*(read+p.AnswerMean)), longest)
+		return max(int(answers*(read/k+p.AnswerMean)), longest)
 	}
 	prompts := math.Ceil(float64(ofActor) / group)
 	prompts = min(prompts, float64(c.Data.TrainBatchSize))
@@ -337,7 +339,7 @@ func (p *Plan) teacherTokens(c config.Config, ofActor int) int {
 // apart returns how many prompts a teacher reads for each prompt of the student: with notes one for
 // each answer, which do not pass as one.
 func apart(c config.Config, stage config.Stage) float64 {
-	if c.Coached(stage) {
+	if c.Coach.On(stage) {
 		return float64(c.Answers(stage))
 	}
 	return 1

@@ -124,11 +124,11 @@ func (r *predictor) makeSequences(p *Plan) {
 		r.teachers = append(r.teachers, seq(1<<20+i))
 		for k := range r.n {
 			r.students = append(r.students, seq(1<<21+i*r.n+k))
-			salt := i
-			if p.apart > 1 {
+			salt, copies := i, max(p.teacher.apart, 1)
+			if copies > 1 {
 				salt = 1<<22 + i*r.n + k
 			}
-			theirs := ids(salt, max(1, int(math.Round(p.promptOf(config.Teacher)))))
+			theirs := ids(salt, max(1, int(math.Round(p.promptOf(config.Teacher)/copies))))
 			r.read = append(r.read, after(theirs, 1<<21+i*r.n+k))
 		}
 	}

@@ -22,23 +22,15 @@ func (p *Plan) tokens(x config.Pass, student float64) (prompts, answers float64)
 	batch := float64(x.Prompts)
 	each := float64(x.Students)*p.answerTokens(x.Network, student) +
 		float64(x.Teachers)*p.answerTokens(x.Network, p.AnswerMean)
-	return batch * p.promptOf(x.Network) * p.readings(x.Network), batch * each
+	return batch * p.promptOf(x.Network), batch * each
 }
 
-// promptOf returns the mean tokens of the prompts that a network reads.
+// promptOf returns the mean tokens of the prompts that a network reads for each prompt of the student.
 func (p *Plan) promptOf(network config.Network) float64 {
 	if network == config.Teacher && p.TeacherPromptMean > 0 {
-		return p.TeacherPromptMean
+		return p.TeacherPromptMean * max(p.teacher.apart, 1)
 	}
 	return p.PromptMean
-}
-
-// readings returns how many prompts a network reads for each prompt of the student.
-func (p *Plan) readings(network config.Network) float64 {
-	if network == config.Teacher {
-		return max(p.apart, 1)
-	}
-	return 1
 }
 
 // carriedChunks returns the number of chunks of an answer of n tokens that begin with a carry.
@@ -88,7 +80,7 @@ func (p *Plan) passTime(c config.Config, x config.Pass, t tokenTimes, student fl
 	}
 	seconds := (prompts+answers)*t.forward*x.Times + loss
 	if x.Network == config.Teacher {
-		seconds *= p.teacher
+		seconds *= p.teacher.cost
 	}
 	return seconds
 }
