@@ -314,7 +314,8 @@ func (j *judges) verdicts(ctx context.Context, program *checker.Checker,
 type coach struct {
 	t       *Trainer
 	program *checker.Checker
-	plain   int // prompts of a step without notes
+	plain   int    // prompts of a step without notes
+	why     string // of the step: why the first answer without notes has none
 }
 
 // openCoach opens the coach, and tries it on the teacher's answer to one row; nil without one.
@@ -374,6 +375,7 @@ func (c *coach) write(m Metrics, r *round) error {
 		return nil
 	}
 	t := c.t
+	c.why = ""
 	var asked []*answer
 	var at []int
 	var texts []string
@@ -398,7 +400,10 @@ func (c *coach) write(m Metrics, r *round) error {
 		}
 		for i, v := range verdicts {
 			// without notes that may be read, the teacher reads none
-			asked[i].taught.notes, _ = checker.CleanNotes(v.Notes, texts[i], rows[i].Prompt)
+			asked[i].taught.notes, err = checker.CleanNotes(v.Notes, texts[i], rows[i].Prompt)
+			if err != nil {
+				c.why = cmp.Or(c.why, err.Error())
+			}
 		}
 		return nil
 	})
@@ -408,7 +413,7 @@ func (c *coach) write(m Metrics, r *round) error {
 const manyWithout = 0.5
 
 // describe adds the metrics of the notes that the teacher has read to m.
-func (c *coach) describe(m Metrics, r *round, longer []int) {
+func (c *coach) describe(m Metrics, r *round, read *teachers) {
 	if c == nil {
 		return
 	}
@@ -424,7 +429,7 @@ func (c *coach) describe(m Metrics, r *round, longer []int) {
 			}
 		}
 	}
-	for _, n := range longer {
+	for _, n := range read.longer {
 		tokens += n
 	}
 	m["opd/notes_frac"] = float64(with) / float64(max(of, 1))
@@ -432,8 +437,8 @@ func (c *coach) describe(m Metrics, r *round, longer []int) {
 		m["opd/notes_tokens"] = float64(tokens) / float64(with)
 	}
 	if share := 1 - m["opd/notes_frac"]; share > manyWithout {
-		text := fmt.Sprintf("coach: %d of %d answers have no notes that the teacher may read",
-			of-with, of)
+		text := fmt.Sprintf("coach: %d of %d answers have no notes that the teacher may read, the first: %s",
+			of-with, of, cmp.Or(c.why, read.tooLong))
 		if lines := c.program.Said(); len(lines) > 0 { // on the rank that has run it
 			text += "; it said: " + lines[len(lines)-1]
 		}

@@ -71,7 +71,7 @@ func (o *opd) step(m Metrics) error {
 	if o.read, err = o.teachers.readings(r); err != nil {
 		return err
 	}
-	o.coach.describe(m, r, o.teachers.longer)
+	o.coach.describe(m, r, o.teachers)
 	learn := o.byPolicy
 	if o.byTokens() {
 		learn = o.byDivergence

@@ -35,7 +35,8 @@ type teachers struct {
 	copy    *teacher // of list, a copy of the student (teacher.renew); nil: there is none yet
 	// the teacher of the start is read beside the copy
 	keepsFirst bool
-	longer     []int // of the last readings: tokens of each answer's notes and their template
+	longer     []int  // of the last readings: tokens of each answer's notes and their template
+	tooLong    string // and what the first notes were too long for; "": nothing
 }
 
 // teacher is one of them.
@@ -288,7 +289,7 @@ func readSeqs(list []reading) []model.Seq {
 // readings returns the student's answers, each after its row as its teacher reads it, with the notes
 // on the answer. Notes that the teacher cannot read are removed.
 func (c *teachers) readings(r *round) (list []reading, err error) {
-	c.longer = nil
+	c.longer, c.tooLong = nil, ""
 	for _, g := range r.groups {
 		row, err := c.t.train.set.Row(g.Index)
 		if err != nil {
@@ -334,9 +335,13 @@ func (c *teachers) noted(one *teacher, row data.Row, plain []int32, a *answer) (
 	if err != nil {
 		return nil, err
 	}
-	more := len(ids) - len(plain)
-	if more > c.t.cfg.Coach.MaxTokens || one.checkLength(row.Index, len(ids)+c.longest) != nil {
-		a.taught.notes = ""
+	more, most := len(ids)-len(plain), c.t.cfg.Coach.MaxTokens
+	tooLong := one.checkLength(row.Index, len(ids)+c.longest)
+	if more > most {
+		tooLong = fmt.Errorf("its notes are %d tokens, and coach.max_tokens is %d", more, most)
+	}
+	if tooLong != nil {
+		a.taught.notes, c.tooLong = "", cmp.Or(c.tooLong, tooLong.Error())
 		return plain, nil
 	}
 	c.longer = append(c.longer, more)
