@@ -62,14 +62,16 @@ apps/fidelity: session critic data device compute fault report model tokenizer c
     quality saved
 apps/generate: play session data compute fault report model tokenizer encode episode saved
 apps/init: session device fault model tokenizer export saved
-apps/judge: internal/chat endpoint journal textmetrics
+apps/coach: judge pipe checker
+apps/judge: internal/chat endpoint journal textmetrics checker
 apps/judge/judgetest: judge endpointtest
+apps/judge/pipe: judge session checkpoint child endpoint fault journal report vfs checker
 apps/play: session data env fault report model tokenizer config encode episode
 apps/play/playtest: vfs
 apps/pull: fault report vfs
 apps/pull/hubtest:
 apps/rate: session data compute report model tokenizer checker encode saved
-apps/rubric: judge session checkpoint child endpoint fault journal report vfs checker
+apps/rubric: judge pipe
 apps/score: session model encode
 apps/serve: data grammar model tokenizer encode
 apps/session: checkpoint critic data device compute fault journal report vfs model tokenizer

@@ -20,14 +20,3 @@ func (t *Trainer) joinDevices(s *start) (err error) {
 	}
 	return err
 }
-
-// wholeWeights completes this rank's float32 weights, where the ranks' devices gather only the
-// weights in the precision that computes (trainer.shard_optimizer).
-func (t *Trainer) wholeWeights() error {
-	for _, n := range t.trainable() {
-		if err := n.optim.WholeWeights(); err != nil {
-			return err
-		}
-	}
-	return nil
-}

@@ -207,7 +207,7 @@ func (o *onPolicy) samples(r *round,
 	for _, g := range r.groups[:min(t.cfg.Trainer.SaveSamples, len(r.groups))] {
 		for _, a := range g.answers {
 			s := report.Sample{Row: g.Index, Prompt: g.PromptText, Teacher: g.TeacherText,
-				Advantage: a.adv}
+				Advantage: a.adv, Notes: a.taught.notes}
 			s.StudentScore, s.TeacherScore = scores(g, a)
 			if err := t.form.fillSample(&s, a); err != nil {
 				return err

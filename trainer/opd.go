@@ -4,17 +4,22 @@ import (
 	"math"
 
 	"gad/actor"
+	"gad/checkpoint"
 	"gad/internal/report"
 	"gad/model"
 	"gad/trainer/config"
+	"gad/trainer/saved"
 )
 
 // opd is on-policy distillation (Agarwal et al., arXiv 2306.13649): the student answers, the
 // teacher gives each of its tokens a log-probability, and the difference is the token's advantage.
-type opd struct{ onPolicy }
+type opd struct {
+	onPolicy
+	coach *coach // writes notes on the answers; nil without one
+}
 
 // newOPD returns the stage of on-policy distillation.
-func newOPD(b basic, _ *start) stage { return &opd{onPolicy{basic: b}} }
+func newOPD(b basic, _ *start) stage { return &opd{onPolicy: onPolicy{basic: b}} }
 
 // byTokens reports whether the student learns by a divergence of two distributions at each token,
 // which the teacher must give over the student's own tokens.
@@ -22,7 +27,13 @@ func (o *opd) byTokens() bool { return o.t.cfg.Divergence(o.kind) }
 
 func (o *opd) open(s *start) (err error) {
 	t := o.t
-	if o.teachers, err = openTeachers(o.basic, s, o.byTokens()); err != nil || !o.byTokens() {
+	if o.teachers, err = openTeachers(o.basic, s, o.byTokens()); err != nil {
+		return err
+	}
+	if err := o.teachers.resume(s); err != nil {
+		return err
+	}
+	if o.coach, err = openCoach(o.basic, s); err != nil || !o.byTokens() {
 		return err
 	}
 	target := actor.Target{Beta: t.cfg.Teacher.Beta}
@@ -35,7 +46,15 @@ func (o *opd) open(s *start) (err error) {
 
 func (o *opd) close() error { return o.teachers.Close() }
 
+// save writes the teacher, if it is a copy of the student at an earlier step.
+func (o *opd) save(d *checkpoint.Dir, _ *saved.State) error { return o.teachers.save(d) }
+
+func (o *opd) bytes() int64 { return o.teachers.bytes() }
+
 func (o *opd) step(m Metrics) error {
+	if err := o.teachers.renew(); err != nil {
+		return err
+	}
 	r, err := o.next(o.t.cfg.Data.TrainBatchSize, map[int]int{})
 	if err != nil {
 		return err
@@ -46,9 +65,13 @@ func (o *opd) step(m Metrics) error {
 	if err := o.sample(m, r, true); err != nil {
 		return err
 	}
+	if err := o.coach.write(m, r); err != nil {
+		return err
+	}
 	if o.read, err = o.teachers.readings(r); err != nil {
 		return err
 	}
+	o.coach.describe(m, r, o.teachers)
 	learn := o.byPolicy
 	if o.byTokens() {
 		learn = o.byDivergence
@@ -61,7 +84,7 @@ func (o *opd) step(m Metrics) error {
 		return err
 	}
 	err = o.describe(m, r, func(_ *group, a *answer) (student, teacher float64) {
-		return a.teacherLogp, math.NaN() // the row's own answer is not read
+		return a.taught.logp, math.NaN() // the row's own answer is not read
 	})
 	o.describeHorizon(m, horizon)
 	return err

@@ -6,7 +6,6 @@ import (
 	"sort"
 	"strings"
 
-	"gad/actor"
 	"gad/internal/report"
 	"gad/model"
 	"gad/trainer/config"
@@ -60,16 +59,6 @@ func (g *game) rewardKL(m Metrics, r *round) error {
 		}
 		return nil
 	})
-}
-
-// oldOf returns the old log-probabilities of an answer's own tokens.
-func oldOf(_ *group, a *answer) []float32 {
-	return a.concat(func(s *actor.Sequence) []float32 { return s.Old })
-}
-
-// refOf returns the reference's log-probabilities of an answer's own tokens.
-func refOf(_ *group, a *answer) []float32 {
-	return a.concat(func(s *actor.Sequence) []float32 { return s.Ref })
 }
 
 // thoughtPass is the part of a step that computes the term teacher_logp.

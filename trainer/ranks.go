@@ -213,3 +213,14 @@ func weightSum(m *model.Model, be model.Backend) (uint32, error) {
 	}
 	return sum, nil
 }
+
+// wholeWeights completes this rank's float32 weights, where the ranks' devices gather only the
+// weights in the precision that computes (trainer.shard_optimizer).
+func (t *Trainer) wholeWeights() error {
+	for _, n := range t.trainable() {
+		if err := n.optim.WholeWeights(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

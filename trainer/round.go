@@ -25,6 +25,7 @@ type group struct {
 	score   float32   // the discriminator's score of the teacher's answer
 	turns   []float32 // the same by turn, with critic.level=turn
 	answers []*answer
+	plain   bool // no notes are written, and the teacher is the one of the start
 }
 
 // answer is the student's answer to a prompt. Its form determines in how many sequences.
@@ -46,15 +47,21 @@ type answer struct {
 	thoughtLogp float64   // value of the term teacher_logp
 	kl          []float32 // exact KL to the reference by token, if it is in the reward
 
-	reward      float64   // reward that the advantages are computed from
-	advT        []float64 // advantages of its own tokens, before a teacher's are added; nil: none
-	adv         float64   // advantage that a sample shows, the first of advT; NaN: none
-	teacherLogp float64   // mean log-probability of its tokens under the teacher; NaN: none
+	reward float64   // reward that the advantages are computed from
+	advT   []float64 // advantages of its own tokens, before a teacher's are added; nil: none
+	adv    float64   // advantage that a sample shows, the first of advT; NaN: none
+	taught taught    // as the teacher reads it
+}
+
+// taught is an answer as the teacher reads it.
+type taught struct {
+	notes string  // a coach's, which it reads with the prompt; "": none
+	logp  float64 // mean log-probability of the answer's tokens; NaN: none
 }
 
 // newAnswer returns an answer of the given sequences, without scores.
 func newAnswer(cut bool, seqs ...*actor.Sequence) *answer {
-	a := &answer{cut: cut, seqs: seqs, check: math.NaN(), adv: math.NaN(), teacherLogp: math.NaN()}
+	a := &answer{cut: cut, seqs: seqs, check: math.NaN(), adv: math.NaN(), taught: taught{logp: math.NaN()}}
 	for _, s := range seqs {
 		if len(seqs) == 1 {
 			a.ids = s.Seq.TrainedIDs()
@@ -79,6 +86,16 @@ func (a *answer) concat(value func(*actor.Sequence) []float32) (all []float32) {
 		all = append(all, value(s)...)
 	}
 	return all
+}
+
+// oldOf returns the old log-probabilities of an answer's own tokens.
+func oldOf(_ *group, a *answer) []float32 {
+	return a.concat(func(s *actor.Sequence) []float32 { return s.Old })
+}
+
+// refOf returns the reference's log-probabilities of an answer's own tokens.
+func refOf(_ *group, a *answer) []float32 {
+	return a.concat(func(s *actor.Sequence) []float32 { return s.Ref })
 }
 
 // newRound returns a round of prompts without answers. keys [P] are the keys of the sampler's

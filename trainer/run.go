@@ -78,9 +78,7 @@ func (t *Trainer) Say(text string) { t.con.Print(text) }
 // Abort notes in log.jsonl that the run ends without a save, and prints which checkpoint it will
 // resume from. It may be called from another goroutine than Run's. The caller ends the process.
 func (t *Trainer) Abort(why string) {
-	if t.judges.checker != nil {
-		t.judges.checker.Kill()
-	}
+	t.judges.kill()
 	t.form.kill()
 	saved := int(t.past.saved.Load())
 	where := fmt.Sprintf("%s: the same command resumes after step %d, the last checkpoint", why,

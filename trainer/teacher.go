@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"gad/actor"
 	"gad/algos"
+	"gad/checkpoint"
 	"gad/data"
 	"gad/internal/report"
 	"gad/model"
@@ -18,6 +21,7 @@ import (
 	"gad/tokenizer"
 	"gad/trainer/config"
 	"gad/trainer/encode"
+	"gad/trainer/export"
 	"gad/trainer/saved"
 )
 
@@ -27,7 +31,12 @@ import (
 type teachers struct {
 	t       *Trainer
 	list    []*teacher
-	longest int // answer, in tokens
+	longest int      // answer, in tokens
+	copy    *teacher // of list, a copy of the student (teacher.renew); nil: there is none yet
+	// the teacher of the start is read beside the copy
+	keepsFirst bool
+	longer     []int  // of the last readings: tokens of each answer's notes and their template
+	tooLong    string // and what the first notes were too long for; "": nothing
 }
 
 // teacher is one of them.
@@ -46,7 +55,8 @@ type teacher struct {
 // tokens are learned, which requires the student's tokenizer.
 func openTeachers(b basic, s *start, byTokens bool) (c *teachers, err error) {
 	t := b.t
-	c = &teachers{t: t, longest: t.cfg.LongestSampled(b.kind)}
+	c = &teachers{t: t, longest: t.cfg.LongestSampled(b.kind),
+		keepsFirst: t.cfg.Coach.PlainOf(b.kind, t.cfg.Data.TrainBatchSize) > 0}
 	for _, m := range t.cfg.Teacher.List() {
 		one := &teacher{t: t, TeacherModel: m, system: t.cfg.Teacher.System}
 		c.list = append(c.list, one)
@@ -201,7 +211,7 @@ func (c *teachers) checkPrompts(s *start) error {
 	}
 	advance, done := t.con.Busy("the teacher's prompts", len(rows))
 	defer done()
-	found, most := 0, t.cfg.Teacher.LongestPrompt(t.cfg.Data)
+	found, most := 0, t.cfg.Teacher.LongestPrompt(t.cfg.Data) // notes come later
 	count := map[*teacher]int{}
 	for i, row := range rows {
 		advance(1)
@@ -276,8 +286,10 @@ func readSeqs(list []reading) []model.Seq {
 	return seqs
 }
 
-// readings returns the student's answers, each after its row as its teacher reads it.
+// readings returns the student's answers, each after its row as its teacher reads it, with the notes
+// on the answer. Notes that the teacher cannot read are removed.
 func (c *teachers) readings(r *round) (list []reading, err error) {
+	c.longer, c.tooLong = nil, ""
 	for _, g := range r.groups {
 		row, err := c.t.train.set.Row(g.Index)
 		if err != nil {
@@ -287,11 +299,18 @@ func (c *teachers) readings(r *round) (list []reading, err error) {
 		if err != nil {
 			return nil, err
 		}
-		prompt, err := one.prompt(row)
+		if c.copy != nil && !g.plain {
+			one = c.copy
+		}
+		plain, err := one.prompt(row)
 		if err != nil {
 			return nil, err
 		}
 		for _, a := range g.answers {
+			prompt, err := c.noted(one, row, plain, a)
+			if err != nil {
+				return nil, err
+			}
 			x, err := one.readingOf(g, a, prompt)
 			if err != nil {
 				return nil, err
@@ -300,6 +319,33 @@ func (c *teachers) readings(r *round) (list []reading, err error) {
 		}
 	}
 	return list, nil
+}
+
+// noted returns the prompt of an answer with its notes, or plain, its prompt without, if there are
+// none or they are too long. It then removes the notes.
+func (c *teachers) noted(one *teacher, row data.Row, plain []int32, a *answer) ([]int32, error) {
+	if a.taught.notes == "" {
+		return plain, nil
+	}
+	row, err := encode.WithNotes(row, c.t.cfg.Coach.Template, a.taught.notes)
+	if err != nil {
+		return nil, fmt.Errorf("%w: coach.command: %w", config.ErrConfig, err)
+	}
+	ids, err := one.prompt(row)
+	if err != nil {
+		return nil, err
+	}
+	more, most := len(ids)-len(plain), c.t.cfg.Coach.MaxTokens
+	tooLong := one.checkLength(row.Index, len(ids)+c.longest)
+	if more > most {
+		tooLong = fmt.Errorf("its notes are %d tokens, and coach.max_tokens is %d", more, most)
+	}
+	if tooLong != nil {
+		a.taught.notes, c.tooLong = "", cmp.Or(c.tooLong, tooLong.Error())
+		return plain, nil
+	}
+	c.longer = append(c.longer, more)
+	return ids, nil
 }
 
 // readingOf returns an answer after the teacher's prompt.
@@ -580,7 +626,133 @@ func noteTeacherLogp(m Metrics, r *round, teacherST [][]float32) {
 		}
 		nll -= sum
 		tokens += len(teacherST[i])
-		a.teacherLogp = float64(float32(sum / float64(max(len(teacherST[i]), 1))))
+		a.taught.logp = float64(float32(sum / float64(max(len(teacherST[i]), 1))))
 	}
 	m["opd/teacher_nll"] = nll / float64(max(tokens, 1))
+}
+
+// A teacher that follows the student (teacher.renew): at the beginning of every N-th step it becomes
+// a frozen copy of the student. A checkpoint has the copy, unless the next step makes another one.
+
+// due reports whether the teacher is renewed at the beginning of the step after so many.
+func (c *teachers) due(steps int) bool {
+	n := c.t.cfg.Teacher.Renew
+	return n > 0 && steps > 0 && steps%n == 0
+}
+
+// renew makes the teacher a copy of the student, where the step asks for it.
+func (c *teachers) renew() error {
+	t := c.t
+	if !c.due(t.step) {
+		return nil
+	}
+	if err := t.wholeWeights(); err != nil {
+		return err
+	}
+	dir := filepath.Join(t.cfg.Trainer.Output, saved.TeacherDir)
+	if t.first() {
+		if err := t.fs.RemoveAll(dir); err != nil { // what an earlier attempt left
+			return fmt.Errorf("teacher.renew: %w", err)
+		}
+		if err := export.WriteFolder(t.fs, dir, t.actor.Model(), t.tok, "float32"); err != nil {
+			return fmt.Errorf("teacher.renew: %w", err)
+		}
+	}
+	if err := t.ranks.Barrier("the copy of the student"); err != nil {
+		return err
+	}
+	if err := c.take(dir); err != nil {
+		return err
+	}
+	if err := t.ranks.Barrier("the copy of the student, loaded"); err != nil {
+		return err
+	}
+	if t.first() {
+		if err := t.fs.RemoveAll(dir); err != nil {
+			return fmt.Errorf("teacher.renew: %w", err)
+		}
+	}
+	return nil
+}
+
+// resume loads the copy of the student that a resumed run had for its teacher.
+func (c *teachers) resume(s *start) error {
+	n := c.t.cfg.Teacher.Renew
+	if !s.inPlace || n == 0 || c.t.step < n || c.due(c.t.step) {
+		return nil
+	}
+	return c.take(filepath.Join(s.dir, saved.TeacherDir))
+}
+
+// take loads the copy of the student in folder dir as the teacher, in the place of an earlier one:
+// of the teacher of the start too, unless plain rows are learned from it.
+func (c *teachers) take(dir string) error {
+	t := c.t
+	tok, err := t.tok.With(tokenizer.ChatOptions{Variables: t.cfg.Teacher.Template})
+	if err != nil {
+		return fmt.Errorf("%w: teacher.template: %w", config.ErrConfig, err)
+	}
+	keep := 0
+	if c.keepsFirst {
+		keep = 1
+	}
+	for _, old := range c.list[keep:] {
+		if err := old.Policy.Close(); err != nil {
+			return fmt.Errorf("teacher.renew: %w", err)
+		}
+		old.Policy = nil
+	}
+	c.list = c.list[:keep]
+	one := &teacher{t: t, system: t.cfg.Teacher.System}
+	one.Key, one.Path = "teacher.renew", dir
+	one.read(tok, false)
+	return t.busy("loading the copy of the student", func() error {
+		m, err := model.Load(t.be, dir,
+			model.Options{Kind: model.LM, Base: t.actor.Model().Base()})
+		if err != nil {
+			return fmt.Errorf("teacher.renew: %w", err)
+		}
+		if err := m.SetTokens(t.tok.Tokens()); err != nil {
+			return errors.Join(fmt.Errorf("teacher.renew: %w", err), m.Close())
+		}
+		one.Policy, one.maxPositions = reference.New(m, t.cfg.Actor.MaxTokenLen), m.Config().MaxPosition
+		m.Share(t.actor.Model())
+		c.copy, c.list = one, append(c.list, one)
+		return nil
+	})
+}
+
+// save writes the copy of the student into a checkpoint, unless the next step makes another.
+func (c *teachers) save(d *checkpoint.Dir) error {
+	t := c.t
+	if c.copy == nil || c.due(t.step) {
+		return nil
+	}
+	create := func(name string) (io.WriteCloser, error) {
+		return d.Create(saved.TeacherDir + "/" + name)
+	}
+	if err := c.copy.Model().Save(create, "float32",
+		int64(t.cfg.Trainer.MaxShardSizeMB)*1_000_000); err != nil {
+		return fmt.Errorf("teacher.renew: %w", err)
+	}
+	for name, content := range t.tok.Files() {
+		if err := d.WriteFile(saved.TeacherDir+"/"+name, content); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bytes returns an upper bound of the copy's size in a checkpoint.
+func (c *teachers) bytes() (n int64) {
+	if c.t.cfg.Teacher.Renew == 0 {
+		return 0
+	}
+	for _, p := range c.t.actor.Model().Params() {
+		n += 4 * int64(p.Len())
+	}
+	for _, content := range c.t.tok.Files() {
+		n += 2 * int64(len(content))
+	}
+	return n
 }

@@ -173,7 +173,7 @@ func (w *texts) grow(list []offshoot, number []int) error {
 // add adds an answer to its prompt's trees, without scores.
 func (g *grove) add(at offshoot, x *leaf) {
 	x.branch, x.score, x.check = at.Branch, float32(math.NaN()), math.NaN()
-	x.adv, x.teacherLogp = math.NaN(), math.NaN()
+	x.adv, x.taught.logp = math.NaN(), math.NaN()
 	g.leavesP[at.prompt] = append(g.leavesP[at.prompt], x)
 }
 

@@ -124,7 +124,7 @@ func TestStepInTrees(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		verdicts, err := tr.judges.verdicts(context.Background(), rows)
+		verdicts, err := tr.judges.verdicts(context.Background(), tr.judges.checker, rows)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -51,7 +51,8 @@ type Sample struct {
 	Turns        []report.Turn `json:"turns,omitempty"` // of an episode: Student is then their text
 	Seams        []int         `json:"seams,omitempty"` // characters of Student before each later chunk
 
-	Tree *report.TreePlace `json:"tree,omitempty"` // place in a tree of answers
+	Tree  *report.TreePlace `json:"tree,omitempty"`  // place in a tree of answers
+	Notes string            `json:"notes,omitempty"` // a coach's on the answer
 }
 
 // withoutIDs removes the token ids of an episode's messages, which a page does not show.
@@ -84,7 +85,7 @@ func (r *run) readSamples(fsys vfs.FS, id, step int) (Samples, error) {
 	s.Damaged, s.Left = damaged, max(0, len(all)-mostRows)
 	for _, x := range all[:min(len(all), mostRows)] {
 		s.Rows = append(s.Rows, Sample{x.Row, x.Prompt, x.Student, x.Teacher, num(x.StudentScore),
-			num(x.TeacherScore), num(x.Advantage), withoutIDs(x.Turns), x.Seams, x.Tree})
+			num(x.TeacherScore), num(x.Advantage), withoutIDs(x.Turns), x.Seams, x.Tree, x.Notes})
 	}
 	return s, nil
 }

@@ -13,6 +13,7 @@
 //	report.go         figures of students; stats.go: win rates at equal lengths
 //	table.go          the report as text
 //	rubric.go         grades by rubrics; rubric_prompt.go: its questions
+//	notes.go          notes for a teacher
 //	answers.go        files of answers
 //	cost.go           the expected cost
 package judge
@@ -74,6 +75,7 @@ type Options struct {
 	MaxTokens    int            // tokens of a reply
 	Extra        map[string]any // additional fields of a request; nil removes a field
 	Seed         uint64         // of the bootstrap intervals
+	Timeout      string         // settings that give a call more time; "": a checker's
 	// Stages starts a display of progress; may be nil.
 	Stages func(name string, total int) (advance func(n int), done func())
 }
@@ -120,6 +122,11 @@ type reference struct {
 	text string
 	null string // why there is no answer; "" where there is one
 	cut  bool   // ended by the limit of tokens
+}
+
+// timeout returns the settings that give a call more time.
+func (o Options) timeout() string {
+	return cmp.Or(o.Timeout, "trainer.checker_timeout, --checker-timeout")
 }
 
 // New returns a judge.

@@ -14,6 +14,7 @@ import (
 
 	"gad/internal/endpoint"
 	"gad/internal/journal"
+	"gad/trainer/checker"
 )
 
 // Group is a prompt with answers to grade together.
@@ -57,58 +58,92 @@ type Graded struct {
 // answered may be the wrong one. A refused key, a missing model and a journal that cannot be
 // written are always errors.
 func (j *Judge) Rubrics(ctx context.Context, groups []Group, first bool) ([]Graded, error) {
+	graded := make([]Graded, len(groups))
+	err := j.settle(ctx, len(groups), first, func(ctx context.Context, i int) (err error) {
+		graded[i], err = j.grade(ctx, groups[i])
+		return err
+	}, func(i int, why string) error {
+		graded[i] = Graded{Null: why}
+		return j.appendNone(j.noneKey("gad rubric: none", groups[i]), why)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return graded, nil
+}
+
+// settle calls ask for n units of work, and lost with the reason for those without an answer of the
+// endpoint, under the rules that Rubrics states.
+func (j *Judge) settle(ctx context.Context, n int, first bool,
+	ask func(ctx context.Context, i int) error, lost func(i int, why string) error) error {
 	if j.retriesConnect = !first; j.retriesConnect {
 		j.o.Client.SetProven()
 	}
-	graded, done := make([]Graded, len(groups)), make([]bool, len(groups))
-	err := j.o.Client.Each(ctx, len(groups), func(ctx context.Context, i int) (err error) {
-		graded[i], err = j.grade(ctx, groups[i])
+	done := make([]bool, n)
+	err := j.o.Client.Each(ctx, n, func(ctx context.Context, i int) error {
+		err := ask(ctx, i)
 		done[i] = err == nil
 		return err
 	})
 	if err == nil {
-		return graded, nil
+		return nil
 	}
 	var failures endpoint.Failures
 	var failed *endpoint.Error
 	late := errors.Is(err, context.DeadlineExceeded)
 	ours := errors.As(err, &failures) || errors.As(err, &failed) && !endpoint.Fatal(err)
 	// Some requests alone, as by a content filter.
-	refused := len(failures) > 0 && len(failures) < len(groups) &&
-		!slices.ContainsFunc(failures,
-			func(f endpoint.Failed) bool { return !endpoint.Refused(f.Err) })
+	refused := len(failures) > 0 && len(failures) < n && !slices.ContainsFunc(failures,
+		func(f endpoint.Failed) bool { return !endpoint.Refused(f.Err) })
 	switch {
 	case late && first:
-		return nil, errors.New("judge: the endpoint has not answered in time: give it more (trainer.checker_timeout, --checker-timeout)")
+		return fmt.Errorf("judge: the endpoint has not answered in time: give it more (%s)",
+			j.o.timeout())
 	case !late && !ours, first && !refused:
-		return nil, err
+		return err
 	}
-	why := make([]string, len(groups))
+	why := make([]string, n)
 	for i := range why {
 		if why[i] = err.Error(); late {
-			why[i] = "no answer in time: raise trainer.checker_timeout (--checker-timeout), or --concurrency"
+			why[i] = fmt.Sprintf("no answer in time: raise %s, or --concurrency", j.o.timeout())
 		}
 	}
 	for _, f := range failures {
 		why[f.Index] = f.Err.Error()
 	}
-	for i := range groups {
-		if done[i] {
-			continue
-		}
-		graded[i] = Graded{Null: why[i]}
-		if err := j.o.Journal.Append(j.noneKey(groups[i]), record{Kind: "none", Model: j.o.Model,
-			Reply: why[i], Time: time.Now().UTC().Truncate(time.Second)}); err != nil {
-			return nil, err
+	for i := range n {
+		if !done[i] {
+			if err := lost(i, why[i]); err != nil {
+				return err
+			}
 		}
 	}
-	return graded, nil
+	return nil
 }
 
-// noneKey returns the journal's key of a group without an answer of the endpoint.
-func (j *Judge) noneKey(g Group) string {
-	return journal.Digest("gad rubric: none", j.o.Model, j.o.Temperature, j.o.MaxTokens, j.o.Extra,
-		g)
+// appendNone keeps, under key, that and why the endpoint did not answer.
+func (j *Judge) appendNone(key, why string) error {
+	return j.o.Journal.Append(key, record{Kind: "none", Model: j.o.Model, Reply: why,
+		Time: time.Now().UTC().Truncate(time.Second)})
+}
+
+// lookupNone returns the reason that appendNone has kept under key, if any.
+func (j *Judge) lookupNone(key string) (why string, ok bool, err error) {
+	raw, ok := j.o.Journal.Lookup(key)
+	if !ok {
+		return "", false, nil
+	}
+	var r record
+	if err := json.Unmarshal(raw, &r); err != nil || r.Kind != "none" {
+		return "", false, fmt.Errorf("judge: journal: the record %s is none of this command: give another folder",
+			key)
+	}
+	return r.Reply, true, nil
+}
+
+// noneKey returns the journal's key of a unit of work without an answer of the endpoint.
+func (j *Judge) noneKey(what string, unit any) string {
+	return journal.Digest(what, j.o.Model, j.o.Temperature, j.o.MaxTokens, j.o.Extra, unit)
 }
 
 // shown is an answer as the judge sees it, with a note if it was cut.
@@ -119,13 +154,8 @@ type shown struct {
 
 // grade requests a group's rubric and its grades.
 func (j *Judge) grade(ctx context.Context, g Group) (out Graded, err error) {
-	if raw, ok := j.o.Journal.Lookup(j.noneKey(g)); ok {
-		var r record
-		if err := json.Unmarshal(raw, &r); err != nil || r.Kind != "none" {
-			return out, fmt.Errorf("judge: journal: the record %s is none of a rubric: give another folder",
-				j.noneKey(g))
-		}
-		return Graded{Null: r.Reply}, nil
+	if why, ok, err := j.lookupNone(j.noneKey("gad rubric: none", g)); ok || err != nil {
+		return Graded{Null: why}, err
 	}
 	var answers []shown
 	at := make([]int, len(g.Answers)) // index of each answer in answers
@@ -183,7 +213,6 @@ const (
 	maxCriteria  = 20
 	maxCriterion = 500 // characters
 	maxWeight    = 100
-	maxCopied    = 8 // number of consecutive words of the teacher's that a criterion may not have
 )
 
 // parseRubric reads a rubric in a judge's reply.
@@ -204,9 +233,9 @@ func parseRubric(reply string, q Question) ([]Criterion, error) {
 	if n := len(o.Criteria); n == 0 || n > maxCriteria {
 		return nil, fmt.Errorf("has %d criteria: must be 1 to %d", n, maxCriteria)
 	}
-	own := runs(q.Teacher)
+	own := checker.Runs(q.Teacher)
 	for _, t := range q.Prompt {
-		for run := range runs(t.Content) { // the prompt's words may be used
+		for run := range checker.Runs(t.Content) { // the prompt's words may be used
 			delete(own, run)
 		}
 	}
@@ -226,10 +255,10 @@ func parseRubric(reply string, q Question) ([]Criterion, error) {
 			return nil, fmt.Errorf("has a criterion %d of weight %g: must be above 0, at most %d",
 				i+1, *c.Weight, maxWeight)
 		}
-		for run := range runs(text) {
+		for run := range checker.Runs(text) {
 			if own[run] {
-				return nil, fmt.Errorf("has a criterion %d that copies %d words of the teacher's answer",
-					i+1, maxCopied)
+				return nil, fmt.Errorf("has a criterion %d that copies 8 words of the teacher's answer",
+					i+1)
 			}
 		}
 		out = append(out, Criterion{text, *c.Weight})
@@ -241,16 +270,6 @@ func parseRubric(reply string, q Question) ([]Criterion, error) {
 func oneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text,
 		func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
-}
-
-// runs returns all sequences of maxCopied words of a text.
-func runs(text string) map[string]bool {
-	words := strings.Fields(strings.ToLower(text))
-	out := map[string]bool{}
-	for i := range max(0, len(words)-maxCopied+1) {
-		out[strings.Join(words[i:i+maxCopied], " ")] = true
-	}
-	return out
 }
 
 // parseGraded reads the grades in a judge's reply: for so many answers, whether each meets each of

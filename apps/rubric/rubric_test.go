@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"gad/apps/judge/pipe"
 	"gad/apps/session"
 	"gad/checkpoint"
 	"gad/internal/child"
@@ -59,14 +60,14 @@ func row(n int, answer string) string {
 }
 
 // call runs a call of the checker.
-func call(o Options, in string) (out, said string, err error) {
+func call(o pipe.Options, in string) (out, said string, err error) {
 	var stdout, stderr bytes.Buffer
-	err = Run(&session.Session{Out: &stdout, Err: &stderr, FS: vfs.OS}, o, strings.NewReader(in))
+	err = pipe.Run(&session.Session{Out: &stdout, Err: &stderr, FS: vfs.OS}, o, strings.NewReader(in))
 	return stdout.String(), stderr.String(), err
 }
 
-func options(s *endpointtest.Server, dir string) Options {
-	return Options{Endpoint: endpoint.Options{BaseURL: s.URL, Retries: -1, Concurrency: 3},
+func options(s *endpointtest.Server, dir string) pipe.Options {
+	return pipe.Options{Job: Job, Endpoint: endpoint.Options{BaseURL: s.URL, Retries: -1, Concurrency: 3},
 		Model: "m", Dir: dir, MaxTokens: 100}
 }
 
@@ -103,7 +104,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("files %q of two lists of prompts", files)
 	}
 	var spent bytes.Buffer
-	if err := PrintCost(&session.Session{Out: &spent, FS: vfs.OS}, o); err != nil {
+	if err := pipe.PrintCost(&session.Session{Out: &spent, FS: vfs.OS}, o); err != nil {
 		t.Fatal(err)
 	}
 	if ok, _ := regexp.MatchString(`^.*kept: 10 replies of the judge, \d+ tokens to it and \d+ from it, \$\d\.\d\d; 0 prompts without an answer of the endpoint\n$`, spent.String()); !ok {
@@ -146,7 +147,7 @@ func TestGap(t *testing.T) {
 		calls := len(s.Calls())
 		out, said, err := call(o, row(8, "xx")+row(1, "xx")+row(8, "x"))
 		if err != nil || out != "null\n1\nnull\n" ||
-			!strings.Contains(said, "; 1 without a score, the first: \"endpoint: ") {
+			!strings.Contains(said, "; 1 without, the first: \"endpoint: ") {
 			t.Errorf("%q, %v\n%s", out, err, said)
 		}
 		s.Misbehave = nil // what is kept stays so
@@ -176,17 +177,6 @@ func TestLocked(t *testing.T) {
 	time.AfterFunc(300*time.Millisecond, func() { lock.Unlock() })
 	if out, _, err := call(o, row(1, "x")); err != nil || out != "0\n" {
 		t.Errorf("after another had it: %q, %v", out, err)
-	}
-}
-
-// What is left of the time is for what comes behind the last answer.
-func TestUntil(t *testing.T) {
-	now := time.Unix(1000, 0)
-	for text, want := range map[string]time.Time{"": {}, "soon": {}, "1060": time.Unix(1057, 0),
-		"1010": time.Unix(1009, 0), "1600": time.Unix(1570, 0)} {
-		if got := answerDeadline(text, now); !got.Equal(want) {
-			t.Errorf("%q: %v, want %v", text, got, want)
-		}
 	}
 }
 

@@ -11,7 +11,7 @@
 //	walks.go    another task: long walks, for thoughts in chunks
 //	readme.go   the README.md of a task
 //	folder.go   the folder: rows and an untrained student
-//	checker.go  the program for --checker
+//	checker.go  the programs for --checker and --coach
 package task
 
 import (

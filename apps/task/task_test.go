@@ -381,3 +381,46 @@ func TestWalks(t *testing.T) {
 		t.Error("a question of one move is taken")
 	}
 }
+
+// Notes name the first wrong step, whatever follows, and are never the answer's own text.
+func TestNotes(t *testing.T) {
+	const ask = "Facing north, go left stay right right left left stay right"
+	walk := "north west west north east north west west north"
+	for answer, want := range map[string]string{
+		"By way of " + walk + ", now north.":                                     "Right.",
+		"By way of " + walk + ", now south.":                                     "The walk ends north: now north.",
+		"By way of north west west south east north west west north, now north.": "Facing west, go right: north.",
+		"By way of south west, now west.":                                        "The walk begins north.",
+		"By way of north west west, now west.":                                   "Facing west, go right: north.",
+		"By way of " + walk + " east, now east.":                                 "The walk has 9 ways.",
+		"Now north, by way of " + walk + ".":                                     "Walk first.",
+		"":                                                                       "By way of the walk, now the result.",
+		"north":                                                                  "By way of the walk, now the result.",
+	} {
+		if got, err := Notes(ask, answer); err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", answer, got, err, want)
+		}
+	}
+	walks, err := makeWalks(3, Train, 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range walks {
+		words := strings.Fields(r.Answer)
+		if got, err := Notes(r.Prompt, r.Answer); err != nil || got != "Right." {
+			t.Errorf("%q, %v", got, err)
+		}
+		for at := 1; at < len(words); at++ {
+			wrong := slices.Clone(words)
+			wrong[at] = "x"
+			got, err := Notes(r.Prompt, strings.Join(wrong, " "))
+			if err != nil || !strings.HasPrefix(got, "After "+strings.Join(words[max(0, at-4):at], " ")) ||
+				!strings.HasSuffix(got, " comes "+words[at]+".") {
+				t.Errorf("word %d of %s: %q, %v", at, r.Answer, got, err)
+			}
+		}
+	}
+	if _, err := Notes("What is 1+1?", "2"); err == nil {
+		t.Error("a question of no task has notes")
+	}
+}

@@ -180,17 +180,14 @@ func checkWalk(w walk, answer string) Grade {
 		return Grade{true, "right"}
 	}
 	said, want := strings.Fields(answer), strings.Fields(right)
-	at := 0
-	for at < len(said) && at < len(want) && said[at] == want[at] {
-		at++
-	}
-	switch {
+	switch at := firstWrong(said, want); {
 	case at == len(said):
 		return Grade{Form: "unfinished"}
 	case at >= len(want)-3:
 		return Grade{Form: "wrong end"}
+	default:
+		return Grade{Form: []string{"wrong way", "wrong round", "wrong place", "wrong move"}[at%4]}
 	}
-	return Grade{Form: []string{"wrong way", "wrong round", "wrong place", "wrong move"}[at%4]}
 }
 
 // walksREADME returns README.md of the folder.

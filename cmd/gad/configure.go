@@ -250,6 +250,8 @@ var outside = []struct {
 		func(c *config.Config) *string { return &c.Trainer.Checker }},
 	{"env", "env.command", "an environment", "start a program", "",
 		func(c *config.Config) *string { return &c.Env.Command }},
+	{"coach", "coach.command", "a coach", "start a program", ", or coach.command= for none",
+		func(c *config.Config) *string { return &c.Coach.Command }},
 	{"teacher-url", "teacher.url", "a teacher's server",
 		"send texts and the key in " + teacherKey + " to an address",
 		", or teacher.url= for none",

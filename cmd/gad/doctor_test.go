@@ -173,7 +173,7 @@ func TestDoctorOfUnreadableSettings(t *testing.T) {
 	config := filepath.Join(run, "config.yaml")
 	for text, want := range map[string]string{
 		"":      "settings: " + config + ": no such file or directory\n",
-		":::":   `settings: ` + config + `:1:1: setting "::": unknown: known here: model, data, rollout, algorithm, actor, critic, dpo, teacher, env, trainer` + "\n",
+		":::":   `settings: ` + config + `:1:1: setting "::": unknown: known here: model, data, rollout, algorithm, actor, critic, dpo, teacher, coach, env, trainer` + "\n",
 		"a: [b": "settings: " + config + ":1: not YAML: ",
 	} {
 		if err := os.RemoveAll(config); err != nil {

@@ -193,7 +193,7 @@ func (p *program) app() *cli.App {
 			p.stageCommand(config.Warmup),
 			p.stageCommand(config.Train),
 			p.evalCommand(), p.fidelityCommand(), p.generateCommand(), p.chatCommand(), p.serveCommand(),
-			p.logprobsCommand(), p.scoreCommand(), p.rubricCommand(),
+			p.logprobsCommand(), p.scoreCommand(), p.rubricCommand(), coachCommand(p),
 			p.studyCommand(), p.planCommand(), p.resumeCommand(), p.doctorCommand(),
 			p.boardCommand(), p.reportCommand(), p.exportCommand(), p.benchCommand(),
 			p.pullCommand(), p.configCommand(), p.completionCommand(), p.manCommand(),

@@ -48,6 +48,8 @@ var stageFlags = []stageFlag{
 	{"resume", "trainer.resume_from", "run or checkpoint folder to start from"},
 	{"checker", "trainer.checker",
 		"program that scores the student's answers, for val/check and algorithm.checker_weight"},
+	{"coach", "coach.command",
+		"program that writes notes on the student's answers, which the teacher reads: see gad coach"},
 	{"env", "env.command",
 		"program that is the environment the student acts in: see gad env (with data.turns=all)"},
 	{"critic-warmup", "trainer.critic_warmup", "steps in which only the discriminator learns"},
@@ -109,7 +111,7 @@ func (p *program) stageCommand(stage config.Stage) *cli.Command {
 			strings.HasPrefix(f.name, "teacher") && f.name != "teacher-key" && !stage.HasPolicy() {
 			continue
 		}
-		if stage != config.SFT && f.name == "objective" {
+		if stage != config.SFT && f.name == "objective" || stage != config.OPD && f.name == "coach" {
 			continue
 		}
 		flags = append(flags, f.flag())

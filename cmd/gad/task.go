@@ -14,18 +14,20 @@ import (
 	"gad/checkpoint"
 )
 
-// taskCommand returns the command gad task make|check: each kind is a subcommand, so that flags may
+// taskCommand returns the command gad task make|check|notes: each kind is a subcommand, so that flags may
 // follow it.
 func (p *program) taskCommand() *cli.Command {
-	var makes, checks []*cli.Command
+	var makes, checks, notes []*cli.Command
 	var kinds []string
 	for _, k := range task.Kinds() {
 		kinds = append(kinds, k.Name)
 		makes = append(makes, p.makeCommand(k.Folder()))
 		checks = append(checks, checkCommand(k.Name, p))
+		notes = append(notes, notesCommand(k.Name, p))
 	}
 	makes, kinds = append(makes, p.makeCommand(task.Walks())), append(kinds, "walks")
 	checks = append(checks, checkCommand("walks", p))
+	notes = append(notes, notesCommand("walks", p))
 	made := slices.Clone(kinds)
 	for _, g := range games.Games() {
 		made = append(made, g.Name)
@@ -34,9 +36,10 @@ func (p *program) taskCommand() *cli.Command {
 	verbs := []*cli.Command{
 		{Name: "make", Usage: "write a task's rows and an untrained student", Subcommands: makes},
 		{Name: "check", Usage: "a checker for --checker: reads rows from standard input, writes a score and the form of each answer to standard output", Subcommands: checks},
+		{Name: "notes", Usage: "a coach for gad opd --coach, by rule: writes what is wrong in each answer, beside what check writes", Subcommands: notes},
 	}
 	for i, v := range verbs {
-		known := strings.Join([][]string{made, kinds}[i], ", ")
+		known := strings.Join([][]string{made, kinds, kinds}[i], ", ")
 		v.Action = func(c *cli.Context) error {
 			return usage("task %s: kind %q: unknown: use %s", v.Name, c.Args().First(), known)
 		}
@@ -44,7 +47,7 @@ func (p *program) taskCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "task",
 		Usage:       "make and check the generated tasks of the demo and the studies",
-		Action:      func(c *cli.Context) error { return noSubcommand(c, "make or check") },
+		Action:      func(c *cli.Context) error { return noSubcommand(c, "make, check or notes") },
 		Subcommands: verbs,
 	}
 }
@@ -58,6 +61,19 @@ func checkCommand(name string, p *program) *cli.Command {
 				return err
 			}
 			return task.CheckRows(os.Stdin, p.out)
+		},
+	}
+}
+
+// notesCommand returns the command gad task notes NAME.
+func notesCommand(name string, p *program) *cli.Command {
+	return &cli.Command{
+		Name: name, Usage: "write notes on answers to " + name,
+		Action: func(c *cli.Context) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			return task.NoteRows(os.Stdin, p.out)
 		},
 	}
 }

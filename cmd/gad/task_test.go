@@ -39,7 +39,7 @@ func TestTaskMakeRefuses(t *testing.T) {
 		{"task check doors", `task check: kind "doors": unknown: use two-forms, few-rows, unlearned, walks`},
 		{"task check riddle", `task check: kind "riddle": unknown: use two-forms, few-rows, unlearned, walks`},
 		{"task check few-rows x", `task check few-rows: unexpected argument "x"`},
-		{"task", "task: a subcommand is missing: use make or check (see gad task --help)"},
+		{"task", "task: a subcommand is missing: use make, check or notes (see gad task --help)"},
 	} {
 		code, out, said := gad(strings.Fields(c.line)...)
 		if code != exitUsage || out != "" || !strings.HasPrefix(said, "gad: ") ||

@@ -478,6 +478,7 @@ func (s *Sample) UnmarshalJSON(b []byte) error {
 		Advantage    looseNumber `json:"advantage"`
 		Turns        []Turn      `json:"turns"`
 		Seams        []int       `json:"seams"`
+		Notes        string      `json:"notes"`
 		Tree         *TreePlace  `json:"tree"`
 	}
 	if err := json.Unmarshal(b, &raw); err != nil {
@@ -487,7 +488,7 @@ func (s *Sample) UnmarshalJSON(b []byte) error {
 		return errors.New("report: not a sample")
 	}
 	*s = Sample{*raw.Row, *raw.Prompt, *raw.Student, *raw.Teacher, float64(raw.StudentScore),
-		float64(raw.TeacherScore), float64(raw.Advantage), raw.Turns, raw.Seams, raw.Tree}
+		float64(raw.TeacherScore), float64(raw.Advantage), raw.Turns, raw.Seams, raw.Tree, raw.Notes}
 	return nil
 }
 

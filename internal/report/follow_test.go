@@ -290,11 +290,12 @@ func TestReadSamples(t *testing.T) {
 	half := 0.5
 	want := []Sample{
 		{7, "a <b>\u2028", "</script><script>alert(1)</script>", "te\"acher", -1.5, 2, 0.25,
-			[]Turn{{Role: "assistant", Text: "<b>", IDs: []int32{1, 2}}}, nil, nil},
+			[]Turn{{Role: "assistant", Text: "<b>", IDs: []int32{1, 2}}}, nil, nil,
+			"<i>\u2028notes</i>"},
 		{8, "", "", "", math.NaN(), math.Inf(1), math.Inf(-1),
 			nil, []int{3, 5}, &TreePlace{Tree: 1, Leaf: 3, Parent: 2, Nodes: []TreeNode{
 				{From: 1, To: 4, Leaves: 2, Value: &half, Advantage: &half}, {From: 4, To: 9,
-					Leaves: 1}}}},
+					Leaves: 1}}}, ""},
 	}
 	for _, step := range []int{2, 10} {
 		if err := r.Samples(InTraining, step, want); err != nil {

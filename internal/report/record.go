@@ -297,6 +297,7 @@ type Sample struct {
 	Turns        []Turn     // of an episode
 	Seams        []int      // of an answer in chunks: characters of Student before each later chunk
 	Tree         *TreePlace // of an answer that branches, or may
+	Notes        string     // a coach's on the answer; "": none
 }
 
 // TreePlace is an answer's position in the trees of its prompt.
@@ -368,6 +369,9 @@ func (s Sample) MarshalJSON() ([]byte, error) {
 			return nil, err
 		}
 		fmt.Fprintf(&b, `,"tree":%s`, place)
+	}
+	if s.Notes != "" {
+		text("notes", s.Notes)
 	}
 	b.WriteByte('}')
 	return b.Bytes(), nil

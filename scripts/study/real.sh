@@ -4,13 +4,13 @@
 #
 #   MODEL=SmolLM2-135M-Instruct.Q4_1.gguf GPTEACHER=folder scripts/study/real.sh half [gad study's flags]
 #
-# half, half-search, signals, signals-search, gpt4 or gpt4-search; in the repository's root. MODEL
-# is a GGUF file or a model folder, GPTEACHER a folder with GPTeacher's roleplay.json and
+# half, half-search, signals, signals-search, horizons, gpt4 or gpt4-search; in the repository's
+# root. MODEL is a GGUF file or a model folder, GPTEACHER a folder with GPTeacher's roleplay.json and
 # codegen.json. GAD=path names another binary.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 GAD=${GAD:-gad}
-name=${1:?"half, half-search, signals, signals-search, gpt4 or gpt4-search"}
+name=${1:?"half, half-search, signals, signals-search, horizons, gpt4 or gpt4-search"}
 shift
 : "${MODEL:?"MODEL=FILE.gguf or a model folder"}" "${GPTEACHER:?"GPTEACHER=folder with roleplay.json and codegen.json"}"
 runs=runs/real
@@ -32,7 +32,7 @@ gpt4*)
   cut_in_two "$runs/roleplay.jsonl" 0.8 "$runs/gpt4-train.jsonl" "$runs/gpt4-rest.jsonl"
   cut_in_two "$runs/gpt4-rest.jsonl" 0.5 "$runs/gpt4-tune.jsonl" "$runs/gpt4-test.jsonl"
   ;;
-half* | signals*)
+half* | signals* | horizons)
   once "$runs/half-student" "$GAD" init --from "$runs/smollm2" --keep-layers 0-28:2 --output "$runs/half-student"
   once "$runs/all.jsonl" "$GAD" data convert --data "$GPTEACHER/roleplay.json" --data "$GPTEACHER/codegen.json" --output "$runs/all.jsonl"
   cut_in_two "$runs/all.jsonl" 0.6 "$runs/prompts-train.jsonl" "$runs/prompts-rest.jsonl"
@@ -63,7 +63,7 @@ half* | signals*)
   fi
   ;;
 *)
-  echo "scripts/study/real.sh: $name: use half, half-search, signals, signals-search, gpt4 or gpt4-search" >&2
+  echo "scripts/study/real.sh: $name: use half, half-search, signals, signals-search, horizons, gpt4 or gpt4-search" >&2
   exit 2
   ;;
 esac

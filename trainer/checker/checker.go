@@ -6,6 +6,12 @@
 // finite, larger is better, 0 to 1 is usual; a label names the sort of answer. null, or a score
 // that is null, means that the program cannot score this answer. It ends with exit status 0.
 //
+// A coach is such a program whose notes are read, and not its score: {"notes":"Count anew."}. A line
+// without notes of this form costs its answer the notes, and is no error.
+//
+//	checker.go  the program: start here
+//	notes.go    notes that a teacher may read
+//
 // Rows with the same number are answers to the same prompt. A training step's call has all of
 // them.
 package checker
@@ -56,10 +62,11 @@ func Rows(set *data.Set, at []int, answers []string, truncated []bool) ([]Row, e
 // Message is one turn of a conversation, as the data set has it.
 type Message = data.Message
 
-// Verdict is the program's score and label of one answer.
+// Verdict is the program's judgement of one answer.
 type Verdict struct {
 	Score float64 // finite; NaN if the program gives no score
 	Label string  // "" if the program gives no label
+	Notes string  // of a coach; "" if it gives none
 }
 
 // None reports whether the program gave no score.
@@ -70,7 +77,8 @@ func (v Verdict) MarshalJSON() ([]byte, error) {
 	o := struct {
 		Score *float64 `json:"score"`
 		Label string   `json:"label,omitempty"`
-	}{&v.Score, v.Label}
+		Notes string   `json:"notes,omitempty"`
+	}{&v.Score, v.Label, v.Notes}
 	if v.None() {
 		o.Score = nil
 	}
@@ -112,6 +120,8 @@ const maxLine = 64 << 10
 type Checker struct {
 	Command string        // for sh -c
 	Timeout time.Duration // of one Check
+	Setting string        // that names the timeout, for errors
+	Coaches bool          // the notes are read, and not the scores
 
 	mu      sync.Mutex
 	running map[*child.Process]bool
@@ -120,7 +130,15 @@ type Checker struct {
 
 // New returns a checker that runs command by sh -c, with timeout for each Check.
 func New(command string, timeout time.Duration) *Checker {
-	return &Checker{Command: command, Timeout: timeout, running: map[*child.Process]bool{}}
+	return &Checker{Command: command, Timeout: timeout, running: map[*child.Process]bool{},
+		Setting: "trainer.checker_timeout, --checker-timeout"}
+}
+
+// NewCoach returns a coach that runs command by sh -c, with timeout for each Check.
+func NewCoach(command string, timeout time.Duration) *Checker {
+	c := New(command, timeout)
+	c.Coaches, c.Setting = true, "coach.timeout"
+	return c
 }
 
 // Check runs the program on rows and returns a verdict for each, in order; without rows it runs
@@ -166,7 +184,10 @@ func (c *Checker) check(ctx context.Context, rows []Row, env ...string) ([]Verdi
 	defer cancel()
 	deadline, stop := context.WithCancel(deadline) // at the first breach of the protocol
 	defer stop()
-	out := &answers{rows: rows, stop: stop}
+	out := &answers{rows: rows, stop: stop, parse: parse}
+	if c.Coaches {
+		out.parse = parseNotes
+	}
 	p, err := c.start(deadline, &in, out, env)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -196,7 +217,7 @@ func (c *Checker) exitError(ctx, deadline context.Context, out *answers, err err
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("checker: %q: interrupted: %w", c.Command, ctx.Err())
 	case deadline.Err() != nil && (child.Ended(err) || errors.Is(err, context.DeadlineExceeded)):
-		return c.failed("%s: not finished after %v, so it was stopped: make it faster, or raise the time limit (trainer.checker_timeout, --checker-timeout)%s", out.progress(), c.Timeout, stderr)
+		return c.failed("%s: not finished after %v, so it was stopped: make it faster, or raise the time limit (%s)%s", out.progress(), c.Timeout, c.Setting, stderr)
 	case err != nil:
 		return c.failed("%s: ended with %v: must end with exit status 0%s", out.progress(), err,
 			stderr)
@@ -242,6 +263,7 @@ func (c *Checker) failed(format string, args ...any) error {
 // long line nor many lines fill the memory. The first breach of the protocol stops the program.
 type answers struct {
 	rows     []Row
+	parse    func(line string) (Verdict, error)
 	verdicts []Verdict
 	line     []byte // the current line so far
 	err      error  // first breach of the protocol
@@ -277,7 +299,7 @@ func (a *answers) Write(p []byte) (int, error) {
 
 // endLine parses the current line as a whole one, into the next verdict.
 func (a *answers) endLine() {
-	v, err := parse(string(a.line))
+	v, err := a.parse(string(a.line))
 	if err != nil {
 		a.err = fmt.Errorf("%s: %w", a.here(), err)
 	}
@@ -329,7 +351,7 @@ func parse(line string) (v Verdict, err error) {
 	if err := child.CheckLabel(o.Label); err != nil {
 		return v, err
 	}
-	return Verdict{score, o.Label}, nil
+	return Verdict{Score: score, Label: o.Label, Notes: notesOf(text)}, nil
 }
 
 var _ io.Writer = (*answers)(nil)

@@ -57,18 +57,18 @@ func TestPrograms(t *testing.T) {
 		want    []Verdict
 	}{
 		"numbers": {"echo 1; echo -0.5; echo 2e3",
-			[]Verdict{{1, ""}, {-0.5, ""}, {2000, ""}}},
-		"objects and labels": {`echo '{"score":1,"label":"walk first","why":"."}'; echo '{"label":"","score":0}'; echo 0`, []Verdict{{1, "walk first"}, {}, {}}},
+			[]Verdict{{1, "", ""}, {-0.5, "", ""}, {2000, "", ""}}},
+		"objects and labels": {`echo '{"score":1,"label":"walk first","why":"."}'; echo '{"label":"","score":0}'; echo 0`, []Verdict{{1, "walk first", ""}, {}, {}}},
 		"no newline at the end": {"echo 1; echo 2; printf 3",
-			[]Verdict{{1, ""}, {2, ""}, {3, ""}}},
-		"carriage returns": {`printf '1\r\n2\r\n 3 \r\n'`, []Verdict{{1, ""}, {2, ""}, {3, ""}}},
-		"reads":            {`n=0; while read -r line; do echo $n; n=$((n+1)); done`, []Verdict{{0, ""}, {1, ""}, {2, ""}}},
+			[]Verdict{{1, "", ""}, {2, "", ""}, {3, "", ""}}},
+		"carriage returns": {`printf '1\r\n2\r\n 3 \r\n'`, []Verdict{{1, "", ""}, {2, "", ""}, {3, "", ""}}},
+		"reads":            {`n=0; while read -r line; do echo $n; n=$((n+1)); done`, []Verdict{{0, "", ""}, {1, "", ""}, {2, "", ""}}},
 		"closes its input early": {"exec 0<&-; echo 1; echo 2; sleep 0.1; echo 3",
-			[]Verdict{{1, ""}, {2, ""}, {3, ""}}},
+			[]Verdict{{1, "", ""}, {2, "", ""}, {3, "", ""}}},
 		"speaks to people": {"echo hello >&2; echo 1; echo 2; echo 3",
-			[]Verdict{{1, ""}, {2, ""}, {3, ""}}},
+			[]Verdict{{1, "", ""}, {2, "", ""}, {3, "", ""}}},
 		"leaves something behind it": {"sleep 5 & echo 1; echo 2; echo 3",
-			[]Verdict{{1, ""}, {2, ""}, {3, ""}}},
+			[]Verdict{{1, "", ""}, {2, "", ""}, {3, "", ""}}},
 	} {
 		got, err := New(c.command, 20*time.Second).Check(context.Background(), rows(3))
 		if err != nil || !slices.Equal(got, c.want) {
@@ -94,7 +94,7 @@ func TestNoScore(t *testing.T) {
 	got, err := New(`echo null; echo '{"score":null,"label":"unread"}'; echo 0.1`,
 		20*time.Second).Check(context.Background(), rows(3))
 	if err != nil || len(got) != 3 || !got[0].None() || !got[1].None() ||
-		got[1].Label != "unread" || got[2] != (Verdict{0.1, ""}) {
+		got[1].Label != "unread" || got[2] != (Verdict{0.1, "", ""}) {
 		t.Fatalf("%v, %v", got, err)
 	}
 	raw, err := json.Marshal(got)
@@ -117,7 +117,7 @@ func TestTry(t *testing.T) {
 	got, err := c.Try(context.Background(), rows(1), Trial{Steps: 9, Prompts: 8, Answers: 4,
 		Rows: 100, PromptBytes: 12.5, TeacherBytes: 30})
 	said := c.Said()
-	if err != nil || !slices.Equal(got, []Verdict{{1, ""}}) || len(said) != 3 ||
+	if err != nil || !slices.Equal(got, []Verdict{{1, "", ""}}) || len(said) != 3 ||
 		said[0] != `{"steps":9,"prompts":8,"answers":4,"validation_rows":100,"prompt_bytes":12.5,"teacher_bytes":30}` || said[2] != "a[2Jb" {
 		t.Fatalf("%v, %q, %v", got, said, err)
 	}
@@ -228,15 +228,15 @@ func TestInterruption(t *testing.T) {
 }
 
 func TestMeanAndShares(t *testing.T) {
-	vs := []Verdict{{1, "a"}, {0, "b"}, {1, "a"}, {0, ""}}
+	vs := []Verdict{{1, "a", ""}, {0, "b", ""}, {1, "a", ""}, {0, "", ""}}
 	m, none := Mean(vs)
 	if s := Shares(vs); m != 0.5 || none != 0 || len(s) != 2 || s["a"] != 0.5 || s["b"] != 0.25 {
 		t.Errorf("mean %g, shares %v", m, s)
 	}
-	if m, none := Mean([]Verdict{{1, ""}, {math.NaN(), "a"}, {0.5, ""}}); m != 0.75 || none != 1 {
+	if m, none := Mean([]Verdict{{1, "", ""}, {math.NaN(), "a", ""}, {0.5, "", ""}}); m != 0.75 || none != 1 {
 		t.Errorf("mean %g, %d without a score", m, none)
 	}
-	if m, none := Mean([]Verdict{{math.NaN(), ""}}); !math.IsNaN(m) || none != 1 {
+	if m, none := Mean([]Verdict{{math.NaN(), "", ""}}); !math.IsNaN(m) || none != 1 {
 		t.Errorf("mean %g of no score, %d without", m, none)
 	}
 	if Shares(vs[3:]) != nil {

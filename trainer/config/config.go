@@ -38,6 +38,7 @@ type Config struct {
 	Critic    critic.Config       `yaml:"critic" doc:"the discriminator" stages:"warmup train"`
 	DPO       DPOConfig           `yaml:"dpo" stages:"dpo"`
 	Teacher   TeacherConfig       `yaml:"teacher"`
+	Coach     CoachConfig         `yaml:"coach" stages:"opd"`
 	Env       EnvConfig           `yaml:"env" stages:"warmup train"`
 	Trainer   RunConfig           `yaml:"trainer"`
 }
@@ -66,7 +67,18 @@ type TeacherConfig struct {
 	Beta         float64 `yaml:"beta" min:"0" max:"1" doc:"with loss=exact: which divergence (GKD, arXiv 2306.13649): 1: KL(student||teacher), which prefers what the teacher does most; 0: KL(teacher||student), which covers all it does; between them beta*KL(teacher||M) + (1-beta)*KL(student||M) with the mixture M = beta*teacher + (1-beta)*student" stages:"opd" needs:".loss=exact"`
 	Horizon      int     `yaml:"horizon" min:"0" max:"1048576" doc:"how many tokens of an answer, from its first on, are sampled and learned; validation has whole answers. 0: whole answers" fixed:"true" stages:"opd" unproven:"all"`
 	HorizonPace  string  `yaml:"horizon_schedule" choices:"constant,linear" doc:"linear: the horizon grows from teacher.horizon in the first step to data.max_response_length in the last, by the steps of the run" fixed:"true" stages:"opd" needs:".horizon>0" unproven:"all"`
+	Renew        int     `yaml:"renew" min:"0" max:"1000000000" doc:"every so many steps the teacher becomes a copy of the student: of a teacher that is to know no more than the student, and teaches by what it reads (teacher.prompt_key, coach.command); 0: it stays as it is" fixed:"true" stages:"opd" unproven:"all"`
 	Weights      string  `yaml:"weights" choices:"native,q8_0,q4_0" doc:"how the teacher's weights are kept: native (as matrix products read them), or in ggml's q8_0 or q4_0" fixed:"true" stages:"opd warmup train"`
+}
+
+// CoachConfig is the `coach` section: notes on the student's answers, which the teacher of gad opd
+// reads (LLM-as-a-Coach, arXiv 2607.18110).
+type CoachConfig struct {
+	Command   string  `yaml:"command" doc:"program that writes notes on each answer of the student, run by sh -c, such as gad coach, a language model, or gad task notes, a rule; its protocol is the checker's (doc/the-game.md) with {\"notes\": ...}. The teacher reads them with the prompt of that answer, and the student does not; empty: none (flag --coach)" unproven:"all"`
+	Timeout   int     `yaml:"timeout" min:"1" max:"1000000" doc:"time limit for one call of the coach in seconds; after it the run stops with an error" needs:".command!="`
+	Template  string  `yaml:"template" doc:"what the teacher reads in the place of the prompt's last turn of the user: a text with {prompt}, that turn, and {notes}" fixed:"true" needs:".command!="`
+	MaxTokens int     `yaml:"max_tokens" min:"1" max:"1048576" doc:"by how many tokens notes, with the template, may lengthen the teacher's prompt; longer ones cost their answer the notes" fixed:"true" needs:".command!="`
+	Plain     float64 `yaml:"plain" min:"0" max:"1" doc:"share of a step's prompts, the last of them, whose answers have no notes, and which with teacher.renew are learned from the teacher as it was at the start. Below 1" fixed:"true" needs:".command!=" unproven:"all"`
 }
 
 // DataConfig is the `data` section.

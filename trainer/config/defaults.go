@@ -33,6 +33,8 @@ func Default() Config {
 		Critic: critic.DefaultConfig(),
 		DPO:    DefaultDPO(), Teacher: TeacherConfig{Loss: "policy", Beta: 1, TopK: 32,
 			HorizonPace: "constant", Weights: model.Native},
+		Coach: CoachConfig{Timeout: 600, MaxTokens: 512, Template: "{prompt}\n\n" +
+			"Notes on an earlier answer, for you alone; do not mention them:\n{notes}"},
 		Env: EnvConfig{Workers: 1, MaxTurns: 16, MaxTokens: 2048, Timeout: 60,
 			MaxFaults: 0.2},
 		Trainer: RunConfig{ResumeOptim: "critic", CriticWarmupMax: 200, WarmupActor: "sft",

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -153,12 +154,31 @@ func (c *Config) MeanSampled(stage Stage, n float64) float64 {
 	return sum / steps
 }
 
-// LongestPrompt returns the longest prompt that a teacher reads, in tokens.
+// LongestPrompt returns the longest prompt that a teacher reads, in tokens, without notes.
 func (c TeacherConfig) LongestPrompt(rows DataConfig) int {
 	if c.PromptKey == "" {
 		return rows.MaxPrompt
 	}
 	return max(rows.MaxPrompt, c.MaxPrompt)
+}
+
+// On reports whether notes are written on the answers of a stage.
+func (c CoachConfig) On(stage Stage) bool { return stage == OPD && c.Command != "" }
+
+// Longer returns by how many tokens notes may lengthen the prompt that the teacher of a stage reads.
+func (c CoachConfig) Longer(stage Stage) int {
+	if !c.On(stage) {
+		return 0
+	}
+	return c.MaxTokens
+}
+
+// PlainOf returns how many of the prompts of a step, the last ones, have answers without notes.
+func (c CoachConfig) PlainOf(stage Stage, prompts int) int {
+	if !c.On(stage) {
+		return 0
+	}
+	return int(math.Round(c.Plain * float64(prompts)))
 }
 
 // CheckLongest refuses sequences of the student that are longer than most, the positions of the

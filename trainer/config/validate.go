@@ -168,6 +168,10 @@ func (c *Config) validateTeacher(stage Stage) (errs []error) {
 		bad("teacher.max_prompt_length %d is below data.max_prompt_length %d, and rows without a prompt of their own for the teacher have the student's: raise it, or leave it out", n, c.Data.MaxPrompt)
 	}
 	errs = append(errs, c.Teacher.validateModels()...)
+	if stage == OPD {
+		errs = append(errs, c.Teacher.validateRenew()...)
+		errs = append(errs, c.Coach.validate(stage, c.Data)...)
+	}
 	if len(c.Teacher.Servers()) > 0 && c.Teacher.Loss == "exact" && stage == OPD {
 		bad("teacher.loss is exact, which needs whole distributions, and a server gives the most probable tokens: use topk or policy, or load the teacher (--teacher)")
 	}
@@ -180,6 +184,52 @@ func (c *Config) validateTeacher(stage Stage) (errs []error) {
 			what = "algorithm.teacher_weight"
 		}
 		bad("rollout.temperature is %g: %s compares the student's log-probabilities with the teacher's, which are those of temperature 1: set it to 1", t, what)
+	}
+	return errs
+}
+
+// validateRenew checks the settings of a teacher that follows the student.
+func (c TeacherConfig) validateRenew() (errs []error) {
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("settings: "+format, args...))
+	}
+	switch n := c.Renew; {
+	case n == 0:
+	case c.URL != "":
+		bad("teacher.renew is %d, and a server keeps its weights: load the teacher (--teacher)", n)
+	case c.By != "":
+		bad("teacher.renew is %d, and with teacher.by there are several teachers: leave one of them out", n)
+	case c.Weights != model.Native:
+		bad("teacher.renew is %d, and teacher.weights is %s: a copy of the student has its weights: use native", n, c.Weights)
+	}
+	return errs
+}
+
+// validate checks the settings of notes.
+func (c CoachConfig) validate(stage Stage, rows DataConfig) (errs []error) {
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("settings: "+format, args...))
+	}
+	if !c.On(stage) {
+		return nil
+	}
+	for _, part := range []string{"{prompt}", "{notes}"} {
+		if strings.Count(c.Template, part) != 1 {
+			bad("coach.template must have %s once: give a text such as %q", part,
+				Default().Coach.Template)
+		}
+	}
+	if rows.Turns != data.TurnsLast {
+		bad("data.turns is %s, and coach.command writes notes on one answer of a row: use data.turns=last", rows.Turns)
+	}
+	all := rows.TrainBatchSize
+	switch n := c.PlainOf(stage, all); {
+	case c.Plain == 1:
+		bad("coach.plain is 1: no answer would have notes: lower it, or leave coach.command out")
+	case c.Plain > 0 && n == 0:
+		bad("coach.plain %g of data.train_batch_size %d is no prompt: raise one of them", c.Plain, all)
+	case n == all:
+		bad("coach.plain %g of data.train_batch_size %d is all prompts: lower it, or raise the batch", c.Plain, all)
 	}
 	return errs
 }

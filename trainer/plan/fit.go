@@ -420,7 +420,7 @@ func (a pace) step(p *Plan, c config.Config) float64 {
 			seconds += update(n, o.MaxTokenLen, o.LoRA.On(), o.Recompute) + bus(x, o.Optim)
 		case x.Network == config.Teacher:
 			longer := (p.promptOf(x.Network) + n*answer) / (prompt + n*answer)
-			seconds += p.teacher * longer * passes(n, o.MaxTokenLen, 1, narrow)
+			seconds += p.teacher.cost * longer * passes(n, o.MaxTokenLen, 1, narrow)
 		case x.Network == config.Reference:
 			seconds += passes(n, o.MaxTokenLen, 1, narrow)
 		}

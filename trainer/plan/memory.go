@@ -19,21 +19,28 @@ import (
 // length up to their limits; with several ranks, the bytes of each.
 func Need(f model.Footprint, shape model.Config, c config.Config, stage config.Stage,
 	ranks int) int64 {
+	p := longestRun(c, stage, ranks)
+	return Total(p.planMemory(f, shape, c))
+}
+
+// longestRun returns a plan whose prompts and answers have their largest lengths.
+func longestRun(c config.Config, stage config.Stage, ranks int) Plan {
 	p := Plan{Stage: stage, ranks: ranks, PromptMean: float64(c.Data.MaxPrompt),
 		AnswerMean: float64(c.LongestSampled(stage)), whole: float64(c.MaxAnswer(stage)),
-		chunks:   c.Chunks(stage),
-		lastOnly: c.Critic.Reads == "last"}
-	return Total(p.planMemory(f, shape, c))
+		chunks: c.Chunks(stage), lastOnly: c.Critic.Reads == "last", teacher: theirs{apart: apart(c, stage)}}
+	if c.Coach.On(stage) && c.LoadsTeacher(stage) {
+		p.TeacherPromptMean =
+			float64(c.Teacher.LongestPrompt(c.Data) + c.Coach.Longer(stage))
+	}
+	return p
 }
 
 // Slots returns rollout.max_num_seqs of a run: as it is set or, where it is 0, as many as free
 // bytes of memory have room for; on several ranks on each of them. A free of 0 is not known.
 func Slots(f model.Footprint, free int64, shape model.Config, c config.Config, stage config.Stage,
 	ranks int) int {
-	p := Plan{Stage: stage, ranks: ranks, MemoryFree: free, PromptMean: float64(c.Data.MaxPrompt),
-		AnswerMean: float64(c.LongestSampled(stage)), whole: float64(c.MaxAnswer(stage)),
-		chunks:   c.Chunks(stage),
-		lastOnly: c.Critic.Reads == "last"}
+	p := longestRun(c, stage, ranks)
+	p.MemoryFree = free
 	p.choose(f, shape, c)
 	return p.slots(c)
 }
@@ -107,7 +114,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	var parts, others []model.Plan // with recompute as set; and switched, for the note
 	recompute := !c.Actor.Recompute || game && !c.Critic.Recompute
 	part := func(name string, o model.PlanOptions) {
-		o.Forward = forward
+		o.Forward = max(o.Forward, forward)
 		m := shape.Plan(f, o)
 		scratch = max(scratch, m.Scratch)
 		parts = append(parts, m)
@@ -189,9 +196,15 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 				name += ", " + filepath.Base(c.Teacher.Folders()[i])
 			}
 			shape = x
-			part(name, model.PlanOptions{Kind: model.LM, Quant: c.Teacher.Weights})
+			part(name, model.PlanOptions{Kind: model.LM, Quant: c.Teacher.Weights,
+				Forward: p.teacherTokens(c, actorTokens)})
 		}
 		shape = own
+		if c.Teacher.Renew > 0 && c.Coach.PlainOf(p.Stage, c.Data.TrainBatchSize) > 0 {
+			part("teacher, a copy of the student", model.PlanOptions{Kind: model.LM,
+				LoRA: c.Actor.LoRA, Quant: c.Actor.LoRA.Base,
+				Forward: p.teacherTokens(c, actorTokens)})
+		}
 	}
 	if c.Divergence(p.Stage) {
 		name, labels := "divergence: the teacher's states, logits by the chunk", actorTokens
@@ -293,25 +306,43 @@ func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 			forward = max(forward, int(p.PromptMean+p.whole))
 		}
 	}
-	return actor, critic, max(forward, p.teacherTokens(c, actor))
+	return actor, critic, forward
 }
 
 // teacherTokens returns the tokens of a teacher's largest pack, if it reads prompts of its own: in
 // a pass of its own, or beside the student's packs, of ofActor tokens, which have as many prompts.
 func (p *Plan) teacherTokens(c config.Config, ofActor int) int {
-	if !c.LoadsTeacher(p.Stage) || c.Teacher.PromptKey == "" {
+	longer := c.Coach.Longer(p.Stage)
+	if !c.LoadsTeacher(p.Stage) || c.Teacher.PromptKey == "" && longer == 0 {
 		return 0
 	}
 	n, read := float64(c.StepAnswers(p.Stage)), p.promptOf(config.Teacher)
-	longest := c.Teacher.LongestPrompt(c.Data) + c.LongestSampled(p.Stage)
+	most := c.Teacher.LongestPrompt(c.Data) + longer
+	longest := most + c.LongestSampled(p.Stage)
 	if !c.Divergence(p.Stage) {
-		whole := c.Teacher.LongestPrompt(c.Data) + int(n)*c.LongestSampled(p.Stage)
-		most := c.Data.TrainBatchSize * whole
-		return max(min(c.Actor.MaxTokenLen, most), longest)
+		whole := int(p.teacher.apart)*most + int(n)*c.LongestSampled(p.Stage)
+		return max(min(c.Actor.MaxTokenLen, c.Data.TrainBatchSize*whole), longest)
 	}
-	prompts := math.Ceil(float64(ofActor) / (p.PromptMean + n*p.AnswerMean))
+	group := p.PromptMean + n*p.AnswerMean
+	if k := p.teacher.apart; k > 1 { // the answers of whole prompts, and of what is left of the pack
+		whole := math.Floor(float64(ofActor) / group)
+		whole = min(whole, float64(c.Data.TrainBatchSize))
+		left := math.Floor((float64(ofActor) - whole*group - p.PromptMean) / max(p.AnswerMean, 1))
+		answers := max(whole*n+max(min(left, n-1), 0), 1)
+		return max(int(answers*(read/k+p.AnswerMean)), longest)
+	}
+	prompts := math.Ceil(float64(ofActor) / group)
 	prompts = min(prompts, float64(c.Data.TrainBatchSize))
 	return max(int(prompts*(read+n*p.AnswerMean)), longest)
+}
+
+// apart returns how many prompts a teacher reads for each prompt of the student: with notes one for
+// each answer, which do not pass as one.
+func apart(c config.Config, stage config.Stage) float64 {
+	if c.Coach.On(stage) {
+		return float64(c.Answers(stage))
+	}
+	return 1
 }
 
 // teacherShapes returns the shapes that a plan counts for the teachers that are loaded; shape for a
@@ -319,8 +350,9 @@ func (p *Plan) teacherTokens(c config.Config, ofActor int) int {
 func teacherShapes(c config.Config, shape model.Config) (list []model.Config) {
 	for _, dir := range c.Teacher.Folders() {
 		cfg, err := model.ReadConfig(dir)
-		if err != nil {
-			cfg = shape
+		small := func() bool { return cfg.ParamCount(model.LM) < shape.ParamCount(model.LM) }
+		if err != nil || c.Teacher.Renew > 0 && c.Coach.Plain == 0 && small() {
+			cfg = shape // a copy of the student takes its place
 		}
 		list = append(list, cfg)
 	}

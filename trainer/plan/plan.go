@@ -81,8 +81,7 @@ type Plan struct {
 	ranks     int // of the run; 0 means 1
 	footprint model.Footprint
 	shape     model.Config
-	// operations of a token under the teacher, divided by the student's
-	teacher float64
+	teacher   theirs
 }
 
 // Item is a named number of bytes.
@@ -96,6 +95,12 @@ type Item struct {
 type Timed struct {
 	Name    string
 	Seconds float64
+}
+
+// theirs is a teacher's work beside the student's.
+type theirs struct {
+	cost  float64 // operations of a token under the teacher, divided by the student's
+	apart float64 // prompts that it reads for each prompt of the student
 }
 
 // New returns the plan of a run of the stage: it reads the model's configuration and the data, and
@@ -175,9 +180,11 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 		AnswerMean: c.MeanSampled(stage, float64(c.MaxAnswer(stage))), Steps: c.Trainer.TotalSteps,
 		validated: measured, whole: float64(c.MaxAnswer(stage)),
 		chunks: c.Chunks(stage), lastOnly: c.Critic.Reads == "last"}
-	if c.LoadsTeacher(stage) && c.Teacher.PromptKey != "" {
-		p.TeacherPromptMean = float64(c.Teacher.LongestPrompt(c.Data))
+	if c.LoadsTeacher(stage) && (c.Teacher.PromptKey != "" || c.Coach.On(stage)) {
+		p.TeacherPromptMean =
+			float64(c.Teacher.LongestPrompt(c.Data) + c.Coach.Longer(stage))
 	}
+	p.teacher.apart = apart(c, stage)
 	if len(c.Data.TrainFiles) > 0 {
 		if err := p.measureData(dir, c); err != nil {
 			return nil, err
@@ -204,9 +211,9 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 	p.footprint, p.shape = f, shape
 	if c.LoadsTeacher(stage) {
 		length := (p.PromptMean + p.AnswerMean) / 2
-		read := (p.promptOf(config.Teacher) + p.AnswerMean) / 2
+		read := (p.promptOf(config.Teacher)/max(p.teacher.apart, 1) + p.AnswerMean) / 2
 		for _, x := range teacherShapes(c, shape) { // as if each scored as many rows
-			p.teacher += x.FLOPsPerToken(read, true) / shape.FLOPsPerToken(length, true) /
+			p.teacher.cost += x.FLOPsPerToken(read, true) / shape.FLOPsPerToken(length, true) /
 				float64(len(c.Teacher.Folders()))
 		}
 	}
@@ -332,6 +339,9 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 	p.Rows, p.LeftOut, p.PromptMean, p.AnswerMean =
 		rows, set.Len()-rows, prompts/max(n, 1), answers/max(n, 1)
 	p.TeacherPromptMean, p.whole = teachers/max(n, 1), whole/max(n, 1)
+	if p.TeacherPromptMean > 0 { // notes as long as they may be
+		p.TeacherPromptMean += float64(c.Coach.Longer(p.Stage))
+	}
 	if len(c.Data.ValFiles) > 0 {
 		val, err := data.OpenFiles(c.Data.ValFiles, c.Data.ValOptions(nil))
 		if err != nil {

@@ -121,10 +121,14 @@ func (r *predictor) makeSequences(p *Plan) {
 			return model.Answer(append(q[:len(q):len(q)], ids(salt, r.answer)...), len(q))
 		}
 		seq := func(salt int) model.Seq { return after(q, salt) }
-		theirs := ids(i, max(1, int(math.Round(p.promptOf(config.Teacher)))))
 		r.teachers = append(r.teachers, seq(1<<20+i))
 		for k := range r.n {
 			r.students = append(r.students, seq(1<<21+i*r.n+k))
+			salt, copies := i, max(p.teacher.apart, 1)
+			if copies > 1 {
+				salt = 1<<22 + i*r.n + k
+			}
+			theirs := ids(salt, max(1, int(math.Round(p.promptOf(config.Teacher)/copies))))
 			r.read = append(r.read, after(theirs, 1<<21+i*r.n+k))
 		}
 	}

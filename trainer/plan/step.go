@@ -25,10 +25,10 @@ func (p *Plan) tokens(x config.Pass, student float64) (prompts, answers float64)
 	return batch * p.promptOf(x.Network), batch * each
 }
 
-// promptOf returns the mean tokens of the prompts that a network reads.
+// promptOf returns the mean tokens of the prompts that a network reads for each prompt of the student.
 func (p *Plan) promptOf(network config.Network) float64 {
 	if network == config.Teacher && p.TeacherPromptMean > 0 {
-		return p.TeacherPromptMean
+		return p.TeacherPromptMean * max(p.teacher.apart, 1)
 	}
 	return p.PromptMean
 }
@@ -80,7 +80,7 @@ func (p *Plan) passTime(c config.Config, x config.Pass, t tokenTimes, student fl
 	}
 	seconds := (prompts+answers)*t.forward*x.Times + loss
 	if x.Network == config.Teacher {
-		seconds *= p.teacher
+		seconds *= p.teacher.cost
 	}
 	return seconds
 }

@@ -39,7 +39,7 @@ func TestPlanOfLosses(t *testing.T) {
 		if c.stage == config.OPD {
 			cfg.Rollout.N = 1
 		}
-		p := &Plan{Stage: c.stage, PromptMean: 10, AnswerMean: 5, soft: c.soft, teacher: 2}
+		p := &Plan{Stage: c.stage, PromptMean: 10, AnswerMean: 5, soft: c.soft, teacher: theirs{cost: 2}}
 		got := 0.0
 		for _, part := range p.stepTime(cfg, true, times, 5) {
 			if part.Name == "update_actor" {

@@ -38,6 +38,9 @@ const ConfigName = "config.yaml"
 // ReferenceDir is the folder of the frozen reference in a run's folder.
 const ReferenceDir = "reference"
 
+// TeacherDir is the folder of a teacher that follows the student, in a checkpoint.
+const TeacherDir = "teacher"
+
 // State is trainer.json: all that a run needs to resume except weights, optimizers and the replay
 // pool. Random numbers are functions of the seed and the step, so there is no generator state.
 type State struct {

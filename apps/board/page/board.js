@@ -731,7 +731,7 @@ const treeCell = leaves => {
 
 const chosen = () => {
   const text = $("sample-text").value.trim().toLowerCase(), show = $("sample-show").value, order = $("sample-order").value;
-  const rows = state.samples.rows.filter(x => (!text || (x.prompt + "\n" + x.student + "\n" + x.teacher).toLowerCase().includes(text)) && ({
+  const rows = state.samples.rows.filter(x => (!text || (x.prompt + "\n" + x.student + "\n" + x.teacher + "\n" + (x.notes || "")).toLowerCase().includes(text)) && ({
     all: true, above: x.student_score > x.teacher_score, below: x.student_score < x.teacher_score, same: x.student === x.teacher,
     other: x.student !== x.teacher, up: x.advantage > 0, down: x.advantage < 0,
   })[show]);
@@ -762,8 +762,10 @@ const showSamples = () => {
       const again = i > 0 && some[i - 1].row === x.row && some[i - 1].prompt === x.prompt;
       const trees = branches(x) && !again ? h("tr", { role: "row" }, treeCell(state.samples.rows.filter(o => branches(o) && o.row === x.row && o.prompt === x.prompt).slice(0, mostLeaves))) : null;
       const student = branches(x) && !x.seams ? textCell("student", x.student, false, x.tree.nodes.map(n => n.from).filter(n => n > 0), "node") : textCell("student", x.student, false, x.seams);
+      const notes = x.notes ? textCell("notes", "Notes: " + x.notes, false) : null;
+      if (notes) notes.colSpan = 7;
       return [trees, h("tr", { role: "row" }, textCell("prompt, data row " + x.row, x.prompt, again), textCell("teacher", x.teacher, again), x.turns ? turnsCell("student", x.turns) : [student, diffCell(x.teacher, x.student)],
-        number(numbers[0], x.student_score), number(numbers[1], x.teacher_score), number(numbers[2], x.advantage))];
+        number(numbers[0], x.student_score), number(numbers[1], x.teacher_score), number(numbers[2], x.advantage)), notes && h("tr", { role: "row" }, notes)];
     }))));
 };
 

@@ -1,0 +1,215 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"gad/apps/collect/collecttest"
+	"gad/apps/judge/judgetest"
+	"gad/internal/endpoint/endpointtest"
+	"gad/internal/report"
+	"gad/internal/vfs"
+)
+
+// notesByRule returns the notes on an answer by a rule, shellNotes writes them in the shell.
+func notesByRule(cut bool) string {
+	if cut {
+		return "Be brief."
+	}
+	return "It may be longer."
+}
+
+const shellNotes = `while IFS= read -r line; do case $line in
+*'"truncated":true}') echo '{"notes":"Be brief."}';; *) echo '{"notes":"It may be longer."}';; esac; done`
+
+// A run with notes of gad coach has the bits of the same run with a program that writes the same
+// notes by rule. Played again from the journal, with nobody to ask, it has them too; so it has after
+// kill -9 in a step, which has at most what was in the air asked twice. A coach that is often at
+// fault ends no run, and its run is played again with the same gaps. The samples have the notes.
+func TestCoachRun(t *testing.T) {
+	path, f := built(t), ready(t)
+	work := t.TempDir()
+	t.Chdir(work)
+	const steps, inTheAir = 4, 4
+	most := few(4, 2) // kills
+	var delay atomic.Bool
+	var spared atomic.Int64 // calls before the coach is at fault; 0: it never is
+	server := collecttest.Teacher(t, &endpointtest.Server{Key: "secret",
+		Answer: func(c endpointtest.Call, _ int) (string, string) {
+			m := judgetest.Material(c)
+			_, cut := m["answer of the student, cut at the limit of length"]
+			raw, _ := json.Marshal(map[string]string{"notes": notesByRule(cut)})
+			return string(raw), "stop"
+		},
+		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			if delay.Load() {
+				time.Sleep(30 * time.Millisecond)
+			}
+			sum := fnv.New32()
+			fmt.Fprint(sum, c.Messages[1].Content, len(c.Messages))
+			if n := spared.Load(); n == 0 || int64(c.Number) < n {
+				return false
+			}
+			switch sum.Sum32() % 5 {
+			case 0:
+				endpointtest.Fail(w, 400, "content_filter", "not this one")
+			case 1:
+				fmt.Fprint(w, `{"choices":[{"message":{"content":"{\"notes\": [\"a\"]}"}}]}`)
+			case 2:
+				fmt.Fprint(w, `{"choices":[{"message":{"content":"I am sorry."}}]}`)
+			default:
+				return false
+			}
+			return true
+		}})
+	rule := filepath.Join(work, "rule")
+	t.Setenv("RULE", rule)
+	t.Setenv("COACH_KEY", "secret")
+	script := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(rule, []byte(text+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	coach := func(url, journal string) {
+		script(fmt.Sprintf(`exec "$GAD" coach --base-url %s --key-env COACH_KEY --model rule --journal %s --retries 0 --concurrency %d`, url, journal, inTheAir))
+	}
+	args := func(run string) []string {
+		return []string{"opd", "--model", f.path("student"), "--teacher", f.path("student"), "--data",
+			f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--coach",
+			`sh "$RULE"`, "--threads", "1", "teacher.loss=topk", "teacher.top_k=5", "teacher.renew=3",
+			"coach.plain=0.25", "rollout.n=3", "trainer.save_freq=1", "data.train_batch_size=4",
+			"data.max_prompt_length=64", "data.max_response_length=10", "actor.optim.lr=1e-2"}
+	}
+	play := func(run string) string {
+		t.Helper()
+		p := start(t, path, args(run)...)
+		if code := p.end(t, patience); code != exitDone {
+			t.Fatalf("%s: exit status %d\n%s", run, code, p.said.String())
+		}
+		return p.said.String()
+	}
+	script(shellNotes)
+	play("ruled")
+	share := metric(t, "ruled", "opd/notes_frac")
+	if slices.Min(share) != 1 {
+		t.Fatalf("shares with notes %v", share)
+	}
+	script("while IFS= read -r line; do echo null; done")
+	play("plain")
+	if a, b := fileText("ruled/global_step_4/actor/model.safetensors"),
+		fileText("plain/global_step_4/actor/model.safetensors"); a == b {
+		t.Fatal("notes teach nothing: nothing is tested")
+	}
+
+	coach(server.URL, "kept")
+	said := play("coached")
+	equalRuns(t, "coached", "ruled", steps)
+	first := len(server.Calls())
+	wantSaid := regexp.MustCompile(`coach: notes of rule at 127\.0\.0\.1:\d+: a step asks 9 requests \(3 for each of 3 prompts with 3 answers\): \d+ tokens to it and \d+ from it; estimate by 4 bytes per token and answers as long as the teacher's`)
+	if !wantSaid.MatchString(said) ||
+		!strings.Contains(said, "coach: notes of 1 prompt: 1 request made, ") {
+		t.Errorf("the cost is not said at the start:\n%s", said)
+	}
+	samples, _, err := report.ReadSamples(vfs.OS, "coached", report.InTraining, 1)
+	if err != nil || len(samples) == 0 {
+		t.Fatal(len(samples), err)
+	}
+	said = ""
+	for i, s := range samples {
+		said += s.Notes
+		if (s.Notes != "") != (i < 9) {
+			t.Errorf("sample %d has notes %q", i, s.Notes)
+		}
+	}
+	if !strings.Contains(said, notesByRule(true)) || !strings.Contains(said, notesByRule(false)) {
+		t.Errorf("all answers have the same notes: %s", said)
+	}
+
+	coach("http://127.0.0.1:1/v1", "kept")
+	play("replayed")
+	equalRuns(t, "replayed", "ruled", steps)
+	if n := len(server.Calls()); n != first {
+		t.Errorf("%d requests of a run whose replies are all kept", n-first)
+	}
+
+	coach(server.URL, "killed-kept")
+	delay.Store(true)
+	kills := 0
+	for try := 0; ; try++ {
+		before := len(server.Calls())
+		p := start(t, path, args("killed")...)
+		if kills == most {
+			if code := p.end(t, patience); code != exitDone {
+				t.Fatalf("exit status %d\n%s", code, p.said.String())
+			}
+			break
+		}
+		wait(t, "some requests", func() bool { return len(server.Calls()) > before+1+3*try })
+		syscall.Kill(p.Process.Pid, syscall.SIGKILL)
+		if try%2 == 0 { // its coach too, which otherwise goes on alone, and is waited for
+			for _, name := range processesWith("RULE=" + rule) {
+				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+				syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+		p.end(t, patience)
+		kills++
+	}
+	delay.Store(false)
+	equalRuns(t, "killed", "ruled", steps)
+	if n := len(server.Calls()) - first; n < first || n > first+kills*inTheAir {
+		t.Errorf("%d requests of a run that was killed %d times, %d of one that was not", n, kills,
+			first)
+	}
+
+	coach(server.URL, "faulty-kept")
+	spared.Store(int64(len(server.Calls()) + 1)) // the coach is tried on the teacher's answer
+	play("faulty")
+	gaps := metric(t, "faulty", "opd/notes_frac")
+	if slices.Min(gaps) == 1 || slices.Max(gaps) == 0 {
+		t.Errorf("shares with notes: %v", gaps)
+	}
+	coach("http://127.0.0.1:1/v1", "faulty-kept")
+	play("faulty-replayed")
+	equalRuns(t, "faulty-replayed", "faulty", steps)
+	out, _ := must(t, "coach", "--spent", "--journal", "faulty-kept")
+	if ok, _ := regexp.MatchString(`^faulty-kept: \d+ replies of the judge, \d+ tokens to it and \d+ from it; \d+ answers? without an answer of the endpoint\n$`, out); !ok {
+		t.Errorf("spent: %s", out)
+	}
+}
+
+// The rule of a task is a coach without a model: a run with it takes its notes from gad task notes.
+func TestCoachByRule(t *testing.T) {
+	path := built(t)
+	t.Chdir(t.TempDir())
+	must(t, "task", "make", "two-forms", "--output", "task", "--rows", "40")
+	p := start(t, path, "opd", "--model", "task/student", "--teacher", "task/student", "--data",
+		"task/train.arrow", "--output", "run", "--steps", "2", "--threads", "1", "--coach",
+		`"$GAD" task notes two-forms`, "data.train_batch_size=4", "data.max_prompt_length=48",
+		"data.max_response_length=16", "trainer.save_samples=4", "coach.template={prompt} {notes}")
+	if code := p.end(t, patience); code != exitDone {
+		t.Fatalf("exit status %d\n%s", code, p.said.String())
+	}
+	if share := metric(t, "run", "opd/notes_frac"); slices.Min(share) != 1 {
+		t.Errorf("shares with notes %v", share)
+	}
+	samples, _, err := report.ReadSamples(vfs.OS, "run", report.InTraining, 2)
+	if err != nil || len(samples) != 4 || samples[0].Notes != "By way of the walk, now the result." {
+		t.Errorf("%+v, %v", samples, err)
+	}
+}
