@@ -844,14 +844,20 @@ var packs = []compute.Pack{
 }
 
 // attentions calls try with heads, their windows and packs; with Few it takes every fifth of them,
-// in which each pack and each window stands.
+// with -short every ninth: each pack and each window stands among them.
 func (s *suite) attentions(try func(a compute.AttnShape, p compute.Pack)) {
-	n := 0
+	n, every := 0, 1
+	if s.Few {
+		every = 5
+		if testing.Short() {
+			every = 9
+		}
+	}
 	for _, a := range heads {
 		a.Scale = 1 / math.Sqrt(float64(a.E))
 		for _, a.Window = range s.windows(a) {
 			for _, p := range packs {
-				if n++; (!s.Few || n%5 == 0) && !s.long(a, p) {
+				if n++; n%every == 0 && !s.long(a, p) {
 					try(a, p)
 				}
 				for _, limit := range caps(s.dev)[1:] {

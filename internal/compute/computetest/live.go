@@ -13,8 +13,11 @@ func (s *suite) live() {
 	classes := append([]compute.Class{compute.Wide, compute.Master, compute.Narrow, compute.Frozen},
 		s.quantClasses()...)
 	shapes := [][3]int{{8, 5, 32}, {777, 770, 32}, {64, 33, 64}, {1060, 1023, 32}, {2500, 1029, 32}}
-	if s.Slow {
+	switch {
+	case s.Slow:
 		shapes = shapes[:2]
+	case s.Few:
+		shapes = [][3]int{shapes[0], shapes[2], shapes[3]}
 	}
 	for _, shape := range shapes {
 		rows, live, D := shape[0], shape[1], shape[2]

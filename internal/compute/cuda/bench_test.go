@@ -236,15 +236,18 @@ func (x *bench) packs() map[string]compute.Pack {
 			add(&apart, prompt+answer, -1)
 		}
 	}
-	add(&game, 256, -1) // a GAD step's own
+	add(&game, x.L/16, -1) // a GAD step's own: answers of 1,536 tokens, but for tiny
 	for range answers {
-		add(&game, 1536, 0)
+		add(&game, 3*x.L/8, 0)
 	}
 	of := fmt.Sprintf("%d x %dx%d on %d", x.N/(prompt+answers*answer), answers, answer, prompt)
 	return map[string]compute.Pack{fmt.Sprintf("%dx%d", x.N/x.L, x.L): equal,
 		fmt.Sprintf("%d mixed", mixed.Segments()): mixed,
-		of + " shared": shared, of + " apart": apart, "8x1536 on 256 shared": game}
+		of + " shared": shared, of + " apart": apart, x.step(): game}
 }
+
+// step is the name of the pack of a GAD step.
+func (x *bench) step() string { return fmt.Sprintf("8x%d on %d shared", 3*x.L/8, x.L/16) }
 
 // BenchmarkAttention counts the multiply-adds of the pairs of a query and a key that it
 // sees: two products forward, five backward.
@@ -275,7 +278,7 @@ func BenchmarkAttention(b *testing.B) {
 				return 2.5 * flops, 8 * float64(nq+nk),
 					func() { x.be.AttentionGrad(dq, dk, dv, do, o, lse, q, k, v, a, pack) }
 			})
-			if name != "8x1536 on 256 shared" {
+			if name != x.step() {
 				continue
 			}
 			x.measure("backward by heads alone/"+name, func(x *bench) (float64, float64, func()) {
