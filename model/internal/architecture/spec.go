@@ -22,7 +22,7 @@ import (
 //	    q, k, v = h wqᵀ + bq, h wkᵀ + bk, h wvᵀ + bv         without biases unless QKVBias
 //	    q, k = qn(q), kn(k)                                 as QKNorm says
 //	    q, k = rotated by the frequencies of query and rope unless there are none
-//	    a = attention(q, k, v) woᵀ                          scale; scoreCap; the last window positions
+//	    a = attention(q, k, v) woᵀ                 scale; scoreCap; the last window positions
 //	    in one that mixes by a short convolution
 //	    b, c, u = parts of h winᵀ
 //	    a = (c * conv(b * u)) woᵀ                           over the last tokens
@@ -91,6 +91,7 @@ var ActivationNames = [...]string{SiLU: "silu", GELUTanh: "gelu_pytorch_tanh"}
 // its config.json may have, and the defaults of absent keys.
 type Family struct {
 	ModelType string
+	Models    string // released models, for documents
 	Spec      Spec
 	Scorer    string // class of a scorer, unless it is the family's name and ClassSuffix
 
@@ -184,35 +185,43 @@ const (
 
 // Families is the table of architectures: a new one that Spec can describe is a row here.
 var Families = map[string]Family{
-	"Qwen2": {ModelType: "qwen2", Spec: Spec{PreNorm: true, QKVBias: true}, Windows: Switched},
-	"Qwen3": {ModelType: "qwen3", Spec: Spec{PreNorm: true, QKNorm: HeadNorm}, HeadDim: 128,
+	"Qwen2": {ModelType: "qwen2", Models: "Qwen2, Qwen2.5",
+		Spec: Spec{PreNorm: true, QKVBias: true}, Windows: Switched},
+	"Qwen3": {ModelType: "qwen3", Models: "Qwen3 (dense)",
+		Spec: Spec{PreNorm: true, QKNorm: HeadNorm}, HeadDim: 128,
 		Windows: Switched},
-	"Llama":   {ModelType: "llama", Spec: Spec{PreNorm: true}, KVHeads: true},
-	"Mistral": {ModelType: "mistral", Spec: Spec{PreNorm: true}, Windows: EveryLayer},
-	"Ministral3": {ModelType: "ministral3", Spec: Spec{PreNorm: true}, HeadDim: 128, Eps: 1e-5,
+	"Llama": {ModelType: "llama", Models: "Llama 2 to 3.2 (text), SmolLM2, TinyLlama",
+		Spec: Spec{PreNorm: true}, KVHeads: true},
+	"Mistral": {ModelType: "mistral", Models: "Mistral",
+		Spec: Spec{PreNorm: true}, Windows: EveryLayer},
+	"Ministral3": {ModelType: "ministral3", Models: "Ministral 3 (text part)",
+		Spec: Spec{PreNorm: true}, HeadDim: 128, Eps: 1e-5,
 		Windows: EveryLayer, NullWindow: true, QueryScale: true},
-	"Phi3": {ModelType: "phi3", Spec: Spec{PreNorm: true}, Eps: 1e-5, KVHeads: true,
+	"Phi3": {ModelType: "phi3", Models: "Phi-3, Phi-3.5-mini, Phi-4-mini",
+		Spec: Spec{PreNorm: true}, Eps: 1e-5, KVHeads: true,
 		Windows: EveryLayer, NullWindow: true, LongRope: true,
 		Fused: []Fused{
 			{"self_attn.qkv_proj", []string{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
 			{"mlp.gate_up_proj", []string{"mlp.gate_proj", "mlp.up_proj"}}}},
-	"Gemma2": {ModelType: "gemma2",
+	"Gemma2": {ModelType: "gemma2", Models: "Gemma 2",
 		Spec:    Spec{PreNorm: true, PostNorm: true, NormOffset: 1, Act: GELUTanh},
 		HeadDim: 256, Tied: true, AttentionOf: "query_pre_attn_scalar", Windows: LayerByType,
 		FullEvery: 2, SqrtEmbed: true, Caps: true, ActKey: "hidden_activation"},
-	"Gemma3": {ModelType: "gemma3_text",
+	"Gemma3": {ModelType: "gemma3_text", Models: "Gemma 3 (text: 270M, 1B)",
 		Spec: Spec{PreNorm: true, PostNorm: true, NormOffset: 1, QKNorm: HeadNorm,
 			Act: GELUTanh},
 		Scorer:  "Gemma3TextForSequenceClassification",
 		HeadDim: 256, Tied: true, Theta: 1e6, AttentionOf: "query_pre_attn_scalar",
 		Windows: LayerByType, FullEvery: 6, LocalRope: OwnBase, SqrtEmbed: true,
 		ActKey: "hidden_activation"},
-	"SmolLM3": {ModelType: "smollm3", Spec: Spec{PreNorm: true}, Tied: true, Theta: 2e6,
+	"SmolLM3": {ModelType: "smollm3", Models: "SmolLM3",
+		Spec: Spec{PreNorm: true}, Tied: true, Theta: 2e6,
 		Windows: Switched, NoRope: ByLayer},
-	"Olmo2": {ModelType: "olmo2", Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
+	"Olmo2": {ModelType: "olmo2", Models: "OLMo 2",
+		Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
 		KVHeads: true},
-	"Lfm2": {ModelType: "lfm2", Spec: Spec{PreNorm: true, QKNorm: HeadNorm}, Tied: true, Eps: 1e-5,
-		Theta: 1e6, Convs: true, EpsKey: "norm_eps",
+	"Lfm2": {ModelType: "lfm2", Models: "LFM2, LFM2.5 (dense)",
+		Spec: Spec{PreNorm: true, QKNorm: HeadNorm}, Tied: true, Eps: 1e-5, Theta: 1e6, Convs: true, EpsKey: "norm_eps",
 		Fused: []Fused{{"embedding_norm", []string{"norm"}},
 			{"operator_norm", []string{"input_layernorm"}},
 			{"ffn_norm", []string{"post_attention_layernorm"}},
@@ -223,11 +232,14 @@ var Families = map[string]Family{
 			{"feed_forward.w1", []string{"mlp.gate_proj"}},
 			{"feed_forward.w3", []string{"mlp.up_proj"}},
 			{"feed_forward.w2", []string{"mlp.down_proj"}}}},
-	"Olmo3": {ModelType: "olmo3", Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
+	"Olmo3": {ModelType: "olmo3", Models: "OLMo 3",
+		Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
 		Theta: 5e5, KVHeads: true, Windows: LayerByType, FullEvery: 4, LocalRope: SameBase},
-	"Granite": {ModelType: "granite", Spec: Spec{PreNorm: true}, KVHeads: true,
+	"Granite": {ModelType: "granite", Models: "Granite 3 (dense)",
+		Spec: Spec{PreNorm: true}, KVHeads: true,
 		AttentionOf: "attention_multiplier", Multipliers: true},
-	"GraniteMoeHybrid": {ModelType: "granitemoehybrid", Spec: Spec{PreNorm: true}, KVHeads: true,
+	"GraniteMoeHybrid": {ModelType: "granitemoehybrid", Models: "Granite 4 without Mamba",
+		Spec: Spec{PreNorm: true}, KVHeads: true,
 		AttentionOf: "attention_multiplier", Multipliers: true, NoRope: AllOrNone,
 		FFNKey: "shared_intermediate_size", Hybrid: true,
 		Fused: []Fused{{"shared_mlp.input_linear", []string{"mlp.gate_proj", "mlp.up_proj"}},

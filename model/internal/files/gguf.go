@@ -18,6 +18,7 @@ import (
 // repository, the changes to weights from its converter (conversion/*.py).
 type ggufArch struct {
 	model    string            // model_type of config.json
+	also     []string          // others that a file may turn out to be
 	class    string            // the language model's class in transformers
 	biased   bool              // q, k and v have biases
 	permuted bool              // rows of q and k are in the order of rope type NORM: see halves
@@ -33,7 +34,7 @@ type ggufArch struct {
 // ggufArchs is the table of supported architectures, by general.architecture: a new one is a row.
 var ggufArchs = map[string]ggufArch{
 	// also Mistral without a sliding window
-	"llama": {model: "llama", class: "LlamaForCausalLM", permuted: true},
+	"llama": {model: "llama", also: []string{"mistral"}, class: "LlamaForCausalLM", permuted: true},
 	"qwen2": {model: "qwen2", class: "Qwen2ForCausalLM", biased: true},
 	"qwen3": {model: "qwen3", class: "Qwen3ForCausalLM"},
 	"gemma2": {model: "gemma2", class: "Gemma2ForCausalLM", plusOne: true, names: gemmaNames,
@@ -49,7 +50,7 @@ var ggufArchs = map[string]ggufArch{
 			"attention.sliding_window_pattern": "sliding_window_pattern",
 			"rope.freq_base_swa":               "rope_local_base_freq"},
 		finish: finishGemma3},
-	"mistral3": {model: "ministral3", class: "Ministral3ForCausalLM", permuted: true,
+	"mistral3": {model: "ministral3", also: []string{"mistral"}, class: "Ministral3ForCausalLM", permuted: true,
 		finish: func(c map[string]any) error {
 			if c["query_beta"] == nil { // a Mistral of before, as it is converted now
 				c["model_type"], c["architectures"] = "mistral", []string{"MistralForCausalLM"}
@@ -83,14 +84,14 @@ var ggufArchs = map[string]ggufArch{
 		}},
 	"smollm3": {model: "smollm3", class: "SmolLM3ForCausalLM", permuted: true},
 	// also OLMo 3, whose files have a window
-	"olmo2": {model: "olmo2", class: "Olmo2ForCausalLM",
+	"olmo2": {model: "olmo2", also: []string{"olmo3"}, class: "Olmo2ForCausalLM",
 		names: map[string]string{"post_attention_layernorm": "post_attention_norm",
 			"post_feedforward_layernorm": "post_ffw_norm"},
 		keys: map[string]string{"attention.sliding_window": "sliding_window",
 			"attention.sliding_window_pattern": "sliding_window_pattern",
 			"rope.freq_base_swa":               "rope_local_base_freq"},
 		finish: finishOlmo},
-	"granite": {model: "granite", class: "GraniteForCausalLM", permuted: true,
+	"granite": {model: "granite", also: []string{"granitemoehybrid"}, class: "GraniteForCausalLM", permuted: true,
 		keys: map[string]string{"attention.scale": "attention_multiplier",
 			"embedding_scale": "embedding_multiplier",
 			"residual_scale":  "residual_multiplier", "logit_scale": "logits_scaling",
@@ -272,6 +273,17 @@ func archOf(f *gguf.Reader) (string, error) {
 		return "", fmt.Errorf("key \"split.count\": is one of %d parts: %w: join them (llama-gguf-split --merge) or get the whole file", parts, rope.ErrUnsupported)
 	}
 	return name, nil
+}
+
+// GGUFArchitectures returns general.architecture of the files that are read as a model of this
+// model_type.
+func GGUFArchitectures(modelType string) (list []string) {
+	for _, name := range slices.Sorted(maps.Keys(ggufArchs)) {
+		if a := ggufArchs[name]; a.model == modelType || slices.Contains(a.also, modelType) {
+			list = append(list, name)
+		}
+	}
+	return list
 }
 
 // archNames lists the supported architectures for an error: "gemma3, granite or llama".
