@@ -249,12 +249,13 @@ func TestEpisodeInABrowser(t *testing.T) {
 	f.samples(1, report.Sample{Row: 7, Prompt: "Leave.", Student: "assistant: jump",
 		Teacher: "left", StudentScore: 1.5, TeacherScore: 2.5, Advantage: -0.75, Turns: turns},
 		report.Sample{Row: 8, Prompt: "Say it", Student: "n😀o", Teacher: "yes",
-			Seams: []int{2, 9}})
+			Seams: []int{2, 9}, Notes: "<i>Be</i> brief."})
 	f.rec.End(report.Finished, "done")
 	b := show(t, root)
 	s, err := b.runs[0].readSamples(b.fs, 0, 1)
 	if err != nil || len(s.Rows) != 2 || len(s.Rows[0].Turns) != len(turns) ||
-		s.Rows[1].Turns != nil || len(s.Rows[1].Seams) != 2 {
+		s.Rows[1].Turns != nil || len(s.Rows[1].Seams) != 2 || s.Rows[0].Notes != "" ||
+		s.Rows[1].Notes != "<i>Be</i> brief." {
 		t.Fatalf("%+v, %v", s, err)
 	}
 	d, err := b.Document(Limits{Points: Points, Steps: 3})
@@ -275,6 +276,7 @@ func TestEpisodeInABrowser(t *testing.T) {
 		"a reward":                `<li class="mine"><b>student</b> <span class="text" dir="auto">left</span><small>reward 1, score -0.250</small></li>`,
 		"the rest":                `<button type="button">all 33 messages</button>`,
 		"a single answer beside":  `<del>yes</del><ins>n😀o</ins>`,
+		"a coach's notes":         `<td role="cell" data-label="notes" colspan="7"><span class="text" dir="auto">Notes: &lt;i&gt;Be&lt;/i&gt; brief.</span></td>`,
 		"a chunk's seam":          `n😀<i class="seam" title="chunk 2"></i>o</span>`,
 	} {
 		if !strings.Contains(seen, text) {

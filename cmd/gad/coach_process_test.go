@@ -129,6 +129,10 @@ func TestCoachRun(t *testing.T) {
 	if err != nil || len(samples) == 0 {
 		t.Fatal(len(samples), err)
 	}
+	if _, out, _ := gad("doctor", "coached"); !strings.Contains(out, "global_step_4     verified") ||
+		!strings.HasSuffix(out, "problems: answers end at the limit\n") {
+		t.Errorf("doctor: %s", out)
+	}
 	said = ""
 	for i, s := range samples {
 		said += s.Notes
