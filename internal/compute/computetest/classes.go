@@ -38,7 +38,7 @@ func (s *suite) code() {
 		}
 		s.dev.Zero(t)
 		s.equal("Zero", download(s.t, s.dev, t), make([]float32, n))
-		s.free(t)
+		s.dev.Free(t)
 	}
 }
 
@@ -93,7 +93,7 @@ func (p *coded) tensors() []compute.Tensor {
 
 func (p *coded) free(s *suite) {
 	for _, t := range p.blocks {
-		s.free(t)
+		s.dev.Free(t)
 	}
 }
 
@@ -284,7 +284,7 @@ func (s *suite) as() {
 			}()
 			s.dev.As(t, compute.Wide, n+1)
 		}()
-		s.free(t)
+		s.dev.Free(t)
 		if in, _ := s.dev.Memory(); in != before {
 			s.t.Errorf("%v: %d bytes in use after Free, %d before", from, in, before)
 		}
@@ -314,7 +314,7 @@ func (s *suite) uses(w *compute.Param, grad bool) (all []use) {
 		for i, t := range ts {
 			all = append(all, use{fmt.Sprintf("%s, result %d", name, i), download(s.t, s.dev, t),
 				rows})
-			s.free(t)
+			s.dev.Free(t)
 		}
 	}
 	narrow := func(n int) compute.Tensor { return s.narrow(s.normal(n)) }
@@ -342,10 +342,10 @@ func (s *suite) uses(w *compute.Param, grad bool) (all []use) {
 			} else {
 				s.dev.LinearGrad(dx, w, nil, dy, compute.Tensor{}, acc)
 			}
-			s.free(dy)
+			s.dev.Free(dy)
 			keep(fmt.Sprintf("LinearGrad N=%d acc=%v", N, acc), 0, dx)
 		}
-		s.free(x)
+		s.dev.Free(x)
 
 		h, dh, dlogp := narrow(N*I), narrow(N*I), s.wide(s.normal(N+1))
 		out := compute.HeadOut{LogpR: s.empty(compute.Wide, N+1), EntR: s.empty(compute.Wide, N+1),
@@ -364,8 +364,8 @@ func (s *suite) uses(w *compute.Param, grad bool) (all []use) {
 			logp = append(logp, float32(id))
 		}
 		all = append(all, use{fmt.Sprintf("Sample N=%d", N), logp, N})
-		s.free(h)
-		s.free(dlogp)
+		s.dev.Free(h)
+		s.dev.Free(dlogp)
 	}
 	if grad {
 		keep("G", 0, w.G)
@@ -415,7 +415,7 @@ func (s *suite) master() {
 			s.equal("Upload to a view", download(s.t, s.dev, t.Slice(4, 9)),
 				[]float32{x[4], odd[2], odd[3], odd[4], x[8]})
 		}
-		s.free(t)
+		s.dev.Free(t)
 	}
 	for _, shape := range [][2]int{{1, 7}, {37, 19}, {130, 96}} {
 		O, I := shape[0], shape[1]
@@ -488,7 +488,7 @@ func (s *suite) frozen() {
 					s.dev.Copy(dst, frozen.W.Slice(lo, hi))
 					s.equal(fmt.Sprintf("%s: Copy of [%d:%d] of %v to %v", what, lo, hi, shape,
 						class), download(s.t, s.dev, dst), want[lo:hi])
-					s.free(dst)
+					s.dev.Free(dst)
 				}
 			}
 		}
@@ -515,8 +515,8 @@ func (s *suite) frozen() {
 		}
 		s.sameUses(what, frozen, narrow, false)
 		read()
-		s.free(frozen.W)
-		s.free(narrow.W)
+		s.dev.Free(frozen.W)
+		s.dev.Free(narrow.W)
 	}
 }
 
@@ -536,7 +536,7 @@ func (s *suite) host() {
 			}
 			s.dev.Zero(t)
 			s.equal("Zero", download(s.t, s.dev, t), make([]float32, n))
-			s.free(t)
+			s.dev.Free(t)
 		}
 		for _, n := range []int{5, 256, 20001} {
 			w, g := s.normal(n), s.normal(n)
@@ -556,9 +556,9 @@ func (s *suite) host() {
 				}
 				for _, t := range ts {
 					results[i] = append(results[i], download(s.t, s.dev, t)...)
-					s.free(t)
+					s.dev.Free(t)
 				}
-				s.free(p.G)
+				s.dev.Free(p.G)
 			}
 			s.equal(fmt.Sprintf("%d steps of %v moments, on the host and not", n, class),
 				results[1], results[0])

@@ -262,12 +262,12 @@ func (s *suite) stack() {
 						sd.b.Linear(sd.t(alone), sd.t(x), ps[0].W, ps[0].B, false)
 					}
 					if sd.b == s.dev {
-						before, counted = compute.CountsOf(s.dev)
+						before, counted = compute.CountsOf(s.dev.Backend)
 					}
 					sd.b.Linears(ps, sd.t(x))
 					sd.b.LinearsGrad(sd.t(dx), grads, sd.t(x))
 					if sd.b == s.dev {
-						now, _ := compute.CountsOf(s.dev)
+						now, _ := compute.CountsOf(s.dev.Backend)
 						products = max(products, now.Since(before).Products)
 					}
 					if mode == biased || mode == late {

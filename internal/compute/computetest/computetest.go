@@ -60,7 +60,7 @@ func Run(t *testing.T, open Open, contract Contract) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := &suite{dev: dev, Contract: contract}
+			s := &suite{dev: &device{Backend: dev}, Contract: contract}
 			if first == nil {
 				s.ref = ref.New()
 			}
@@ -71,7 +71,7 @@ func Run(t *testing.T, open Open, contract Contract) {
 					s.t = t
 					s.seed(h.Sum64())
 					test(s)
-					s.sweep()
+					s.dev.sweep()
 				})
 			}
 			for _, name := range names {
@@ -161,7 +161,7 @@ func (s *suite) alloc() {
 		s.t.Errorf("1000 elements: %d bytes in use after %d, peak %d", in, before, peak)
 	}
 	s.equal("fresh memory", download(s.t, s.dev, x), make([]float32, 1000))
-	s.free(x)
+	s.dev.Free(x)
 	after, peak2 := s.dev.Memory()
 	if after != before || peak2 != peak {
 		s.t.Errorf("after Free: %d bytes in use and peak %d, were %d and %d", after, peak2, before,
@@ -174,7 +174,7 @@ func (s *suite) alloc() {
 				s.t.Fatal(err)
 			}
 			s.equal("fresh memory", download(s.t, s.dev, y), make([]float32, n))
-			s.free(y)
+			s.dev.Free(y)
 		}
 	}
 }
@@ -193,7 +193,7 @@ func (s *suite) available() {
 	if after := s.dev.Available(); after < 0 || before-after < -1<<30 || before-after > 1<<30 {
 		s.t.Errorf("%d bytes available, %d after 16 MiB were allocated", before, after)
 	}
-	s.free(x)
+	s.dev.Free(x)
 }
 
 // promise: a backend says of itself what its contract promises and its other tests show.
@@ -219,7 +219,7 @@ func (s *suite) footprint() {
 			s.t.Errorf("%s: takes %d bytes, planned %d", what, got, want)
 		}
 		for _, t := range ts {
-			s.free(t)
+			s.dev.Free(t)
 		}
 	}
 	for _, class := range append(
@@ -240,7 +240,7 @@ func (s *suite) footprint() {
 					if lookup {
 						y := s.empty(compute.Wide, cols)
 						s.dev.Embed(y, p, []int32{1})
-						s.free(y)
+						s.dev.Free(y)
 					}
 					if product {
 						x, y := s.empty(compute.Narrow, cols), s.empty(compute.Narrow, rows)
@@ -248,13 +248,13 @@ func (s *suite) footprint() {
 						if through {
 							s.dev.LinearGrad(x, p, nil, y, compute.Tensor{}, false)
 						}
-						s.free(x)
-						s.free(y)
+						s.dev.Free(x)
+						s.dev.Free(y)
 					}
 				}
 				return []compute.Tensor{p.W}
 			}
-			s.free(use()[0]) // what operations keep is not the matrix's
+			s.dev.Free(use()[0]) // what operations keep is not the matrix's
 			count(what, want, use)
 		}
 	}
@@ -301,7 +301,7 @@ func (s *suite) transfer() {
 			s.equal("Narrow: Upload to a view", download(s.t, s.dev, narrow.Slice(4, 8)),
 				s.round([]float32{x[4], 1, 2, x[7]}))
 		}
-		s.free(d)
+		s.dev.Free(d)
 	}
 }
 
@@ -517,7 +517,7 @@ func (s *suite) rowsAlone(name string, N int, in, out []int, data [][]float32, a
 			results = append(results, download(s.t, s.dev, o))
 		}
 		for _, x := range append(ins, outs...) {
-			s.free(x)
+			s.dev.Free(x)
 		}
 		return results
 	}
@@ -970,7 +970,7 @@ func (s *suite) attentionOf(a compute.AttnShape, p compute.Pack) {
 		s.equal(what+": o", download(s.t, s.dev, os), pick(o.out, rows, a.H*a.E))
 		s.equal(what+": lse", download(s.t, s.dev, ls), pick(lse.out, rows, a.H))
 	}
-	s.sweep()
+	s.dev.sweep()
 }
 
 func (s *suite) attentionGrad() {
@@ -1142,7 +1142,7 @@ func (s *suite) decodeOf(a compute.AttnShape, P int) {
 			compute.Pages{PageTokens: P, Table: pages.Table[2:3], Len: pages.Len[2:3]})
 		s.equal("a row by itself", download(s.t, s.dev, one), got[2*QW:3*QW])
 	}
-	s.sweep()
+	s.dev.sweep()
 }
 
 // glu is a gated activation of a backend, and gluGrad its gradient.

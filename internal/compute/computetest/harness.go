@@ -61,17 +61,57 @@ type Contract struct {
 	Slow bool
 }
 
+// shapes returns the shapes of weights to try, with Few every second of them.
+func (c Contract) shapes(all ...[2]int) (some [][2]int) {
+	for i, shape := range all {
+		if !c.Few || i%2 == 1 {
+			some = append(some, shape)
+		}
+	}
+	return some
+}
+
+// device is the backend under test, which knows what a test has allocated and not freed.
+type device struct {
+	compute.Backend
+	live []compute.Tensor
+}
+
+// Alloc allocates on the backend.
+func (d *device) Alloc(name string, c compute.Class, n int) (compute.Tensor, error) {
+	t, err := d.Backend.Alloc(name, c, n)
+	if err == nil {
+		d.live = append(d.live, t)
+	}
+	return t, err
+}
+
+// Free frees t on the backend.
+func (d *device) Free(t compute.Tensor) {
+	d.live = slices.DeleteFunc(d.live,
+		func(u compute.Tensor) bool { return u.Mem() == t.Mem() })
+	d.Backend.Free(t)
+}
+
+// sweep frees what a test has left: the emulated device looks at all memory that is allocated each
+// time that it has run something.
+func (d *device) sweep() {
+	for _, t := range d.live {
+		d.Backend.Free(t)
+	}
+	d.live = nil
+}
+
 // suite is one run of all operations' tests on one backend. Each case runs on
 // the backend under test at several offsets, and on the reference.
 type suite struct {
 	t   *testing.T
-	dev compute.Backend
+	dev *device
 	ref compute.Backend // nil: only record
 	Contract
-	rng       *rand.Rand
-	trace     [][]float32 // all results in order, to compare two runs
-	names     []string
-	allocated []compute.Tensor // memory that put allocated and free has not freed, in order
+	rng   *rand.Rand
+	trace [][]float32 // all results in order, to compare two runs
+	names []string
 }
 
 // value is one tensor of a case, on the host.
@@ -82,16 +122,6 @@ type value struct {
 	wide  bool      // held to Contract.Tol although the case has Narrow tensors
 	data  []float32 // before the operation
 	out   []float32 // after it, on the backend under test
-}
-
-// shapes returns the shapes of weights to try, with Few every second of them.
-func (s *suite) shapes(all ...[2]int) (some [][2]int) {
-	for i, shape := range all {
-		if !s.Few || i%2 == 1 {
-			some = append(some, shape)
-		}
-	}
-	return some
 }
 
 // narrow makes v Narrow, and its values such as that can hold.
@@ -397,25 +427,8 @@ func (s *suite) put(c compute.Class, host []float32) compute.Tensor {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.allocated = append(s.allocated, t)
 	s.dev.Upload(t, host)
 	return t
-}
-
-// free frees t on the backend under test.
-func (s *suite) free(t compute.Tensor) {
-	s.allocated = slices.DeleteFunc(s.allocated,
-		func(u compute.Tensor) bool { return u.Mem() == t.Mem() })
-	s.dev.Free(t)
-}
-
-// sweep frees what a test has left: the emulated device looks at all memory that is allocated each
-// time that it has run something.
-func (s *suite) sweep() {
-	for _, t := range s.allocated {
-		s.dev.Free(t)
-	}
-	s.allocated = nil
 }
 
 func (s *suite) wide(host []float32) compute.Tensor   { return s.put(compute.Wide, host) }

@@ -50,11 +50,11 @@ func (s *suite) live() {
 				all := download(s.t, s.dev, padded.G)
 				s.alone(what+": G", all[:live*D], download(s.t, s.dev, cut.G))
 				s.equal(what+": G of rows without a token", all[live*D:], g[live*D:])
-				s.free(padded.G)
-				s.free(cut.G)
+				s.dev.Free(padded.G)
+				s.dev.Free(cut.G)
 			}
-			s.free(padded.W)
-			s.free(cut.W)
+			s.dev.Free(padded.W)
+			s.dev.Free(cut.W)
 		}
 	}
 }
@@ -81,7 +81,7 @@ func (s *suite) headUses(w *compute.Param) (names []string, results [][]float32)
 		for i, t := range []compute.Tensor{out.LogpR, out.EntR, out.LseR, dh} {
 			keep(fmt.Sprintf("%s N=%d", []string{"logp", "ent", "lse", "dh"}[i], N),
 				download(s.t, s.dev, t))
-			s.free(t)
+			s.dev.Free(t)
 		}
 		u := make([]float64, N)
 		for i := range u {
@@ -101,7 +101,7 @@ func (s *suite) headUses(w *compute.Param) (names []string, results [][]float32)
 			keep(fmt.Sprintf("%+v N=%d", c, N), logp)
 		}
 		for _, t := range []compute.Tensor{h, dlogp, dent} {
-			s.free(t)
+			s.dev.Free(t)
 		}
 	}
 	return names, results

@@ -60,7 +60,7 @@ func (s *suite) quant() {
 					s.dev.Copy(dst, quant.W.Slice(lo, hi))
 					s.equal(fmt.Sprintf("%v %v %s: Copy of [%d:%d]", class, shape, what, lo, hi),
 						download(s.t, s.dev, dst), want[lo:hi])
-					s.free(dst)
+					s.dev.Free(dst)
 				}
 			}
 			read()
@@ -93,7 +93,7 @@ func (s *suite) quant() {
 			s.sameUses(what, quant, frozen, false)
 			read()
 			for _, t := range []compute.Tensor{quant.W, frozen.W, from} {
-				s.free(t)
+				s.dev.Free(t)
 			}
 		}
 		s.quantTokens(class)
@@ -108,7 +108,7 @@ func (s *suite) zeroBlocks(class compute.Class) {
 		s.t.Fatal(err)
 	}
 	s.equal(fmt.Sprintf("fresh %v memory", class), download(s.t, s.dev, t), make([]float32, n))
-	s.free(t)
+	s.dev.Free(t)
 	if s.ref != nil {
 		host := s.normal(n)
 		t, err := s.ref.Alloc("test", class, n)
@@ -142,10 +142,10 @@ func (s *suite) quantTokens(class compute.Class) {
 			s.dev.LinearAdd(sum, sum, x.Slice(0, n*I), w)
 			for _, t := range []compute.Tensor{y, y1, sum} {
 				results[i] = append(results[i], download(s.t, s.dev, t))
-				s.free(t)
+				s.dev.Free(t)
 			}
 		}
-		s.free(w.W)
+		s.dev.Free(w.W)
 	}
 	for i, name := range []string{"Linear", "Linears", "LinearAdd"} {
 		if five := fmt.Sprintf("%v, 5 tokens: %s", class, name); s.QuantFew >= 5 {

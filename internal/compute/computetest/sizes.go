@@ -47,7 +47,7 @@ func (s *suite) transferSizes() {
 		}
 		t := s.put(class, want)
 		s.equal(fmt.Sprintf("%v: Upload and Download", class), download(s.t, s.dev, t), want)
-		s.free(t)
+		s.dev.Free(t)
 	}
 }
 
@@ -340,8 +340,8 @@ func (s *suite) sampleSizes() {
 			}
 		}
 		s.checkLikeLogProb(fmt.Sprintf("V=%d %+v", V, c), ids, logp, h, w, c)
-		s.free(w.W)
-		s.free(h)
+		s.dev.Free(w.W)
+		s.dev.Free(h)
 	}
 }
 
