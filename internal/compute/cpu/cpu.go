@@ -675,7 +675,11 @@ func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Ten
 		f32("SwiGLUGrad", "up", upNF, n)
 	b.w = opt("SwiGLUGrad", "y", yNF, n)
 	b.each(n, func(b *Backend, lo, hi int) {
-		if b.w != nil {
+		switch {
+		case b.w != nil && &b.y[0] == &b.dy[0]:
+			b.k.swigluBoth(b.w[lo:hi], b.y[lo:hi], b.x[lo:hi], b.g[lo:hi], b.u[lo:hi])
+			return
+		case b.w != nil:
 			b.k.swiglu(b.w[lo:hi], b.g[lo:hi], b.u[lo:hi])
 		}
 		b.k.swigluGrad(b.y[lo:hi], b.x[lo:hi], b.dy[lo:hi], b.g[lo:hi], b.u[lo:hi])

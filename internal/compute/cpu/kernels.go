@@ -63,6 +63,8 @@ type kernels struct {
 	// swigluGrad, with σ = 1/(1+exp(-gate[i])):
 	//   dgate[i] = dy[i]*up[i]*σ*(1+gate[i]*(1-σ)); dup[i] = dy[i]*gate[i]*σ
 	swigluGrad func(dgate, dup, dy, gate, up []float32)
+	// swigluBoth: swiglu, and swigluGrad where dgate is dy.
+	swigluBoth func(y, dgate, dup, gate, up []float32)
 	// adamW: g = grad[i]*c.gradScale; m[i] = c.beta1*m[i]+c.rest1*g; v[i] =
 	// c.beta2*v[i]+c.rest2*g*g;
 	//   w[i] -= c.step*m[i]/(sqrt(v[i]*c.inv2)+c.eps) + c.decay*w[i]

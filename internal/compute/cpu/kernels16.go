@@ -27,6 +27,9 @@ type kernels16 struct {
 	// unit is what the number of pairs in a panel is a multiple of.
 	unit  int
 	lines bool // A's panels are of lines
+	// forwardPast: large results are stored past the caches in a forward pass too, not only in the
+	// gradient of an input.
+	forwardPast bool
 	// packA and packB fill one panel with n lanes of k elements: lane i is row i of
 	// src, whose rows are ld apart, or its column i if down is set.
 	packA, packB func(dst []uint32, src []float32, ld, n, k int, down bool)
@@ -55,7 +58,7 @@ type kernels16 struct {
 // where a pair's upper product is added first and the lower then, each fused, and
 // denormal inputs, products and sums are zeros of their sign: dotPair. Meanwhile a
 // whole tile's kernel fetches the pairs that lie ahead numbers further than b's into
-// the second-level cache.
+// the second-level cache. It stores past the caches if acc is storePast, to rows on cache lines.
 type gemm16Func func(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 // dotPair computes VDPBF16PS: c + a's upper half times b's, rounded, + a's lower half times b's,

@@ -1577,6 +1577,195 @@ one:
 done:
 	RET
 
+// func swigluBothNeon(y, dgate, dup, gate, up []float32) 
+TEXT ·swigluBothNeon(SB), NOSPLIT, $0-120
+	MOVD y_base+0(FP), R0
+	MOVD y_len+8(FP), R5
+	MOVD dgate_base+24(FP), R1
+	MOVD dup_base+48(FP), R2
+	MOVD gate_base+72(FP), R3
+	MOVD up_base+96(FP), R4
+	MOVD $consts<>(SB), R7
+	FMOVQ 208(R7), F26
+	FMOVQ 64(R7), F27
+	FMOVQ 48(R7), F28
+	FMOVQ 32(R7), F29
+	FMOVQ 0(R7), F30
+	FMOVQ 16(R7), F31
+	FMOVQ 176(R7), F16
+	SUBS $4, R5
+	BLT rest
+	PCALIGN $16
+loop:
+	FMOVQ 0(R3), F0
+	WORD $0x6ea0f801 // fneg v1.4s, v0.4s
+	WORD $0x6ea1e7c5 // fcmgt v5.4s, v30.4s, v1.4s
+	WORD $0x4ebff421 // fmin v1.4s, v1.4s, v31.4s
+	WORD $0x6e3ddc24 // fmul v4.4s, v1.4s, v29.4s
+	WORD $0x4e218884 // frintn v4.4s, v4.4s
+	WORD $0x4ebccc81 // fmls v1.4s, v4.4s, v28.4s
+	WORD $0x4ebbcc81 // fmls v1.4s, v4.4s, v27.4s
+	FMOVQ 80(R7), F6
+	FMOVQ 96(R7), F3
+	WORD $0x4e21ccc3 // fmla v3.4s, v6.4s, v1.4s
+	FMOVQ 112(R7), F6
+	WORD $0x4e21cc66 // fmla v6.4s, v3.4s, v1.4s
+	FMOVQ 128(R7), F3
+	WORD $0x4e21ccc3 // fmla v3.4s, v6.4s, v1.4s
+	FMOVQ 144(R7), F6
+	WORD $0x4e21cc66 // fmla v6.4s, v3.4s, v1.4s
+	FMOVQ 160(R7), F3
+	WORD $0x4e21ccc3 // fmla v3.4s, v6.4s, v1.4s
+	FMOVQ 176(R7), F6
+	WORD $0x4e21cc66 // fmla v6.4s, v3.4s, v1.4s
+	FMOVQ 176(R7), F3
+	WORD $0x4e21ccc3 // fmla v3.4s, v6.4s, v1.4s
+	WORD $0x4ea1b884 // fcvtzs v4.4s, v4.4s
+	WORD $0x4f3f0486 // sshr v6.4s, v4.4s, #1
+	WORD $0x6ea68484 // sub v4.4s, v4.4s, v6.4s
+	WORD $0x4eba84c6 // add v6.4s, v6.4s, v26.4s
+	WORD $0x4f3754c6 // shl v6.4s, v6.4s, #23
+	WORD $0x6e26dc63 // fmul v3.4s, v3.4s, v6.4s
+	WORD $0x4eba8484 // add v4.4s, v4.4s, v26.4s
+	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
+	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
+	WORD $0x4e651c63 // bic v3.16b, v3.16b, v5.16b
+	WORD $0x4e30d463 // fadd v3.4s, v3.4s, v16.4s
+	WORD $0x6e23fc01 // fdiv v1.4s, v0.4s, v3.4s
+	FMOVQ 0(R4), F5
+	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
+	FMOVQ F1, 0(R0)
+	WORD $0x6e23fe03 // fdiv v3.4s, v16.4s, v3.4s
+	WORD $0x4ea3d604 // fsub v4.4s, v16.4s, v3.4s
+	VMOV V16.B16, V2.B16
+	WORD $0x4e24cc02 // fmla v2.4s, v0.4s, v4.4s
+	WORD $0x6e23dc44 // fmul v4.4s, v2.4s, v3.4s
+	WORD $0x6e23dc00 // fmul v0.4s, v0.4s, v3.4s
+	FMOVQ 0(R1), F1
+	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
+	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
+	WORD $0x6e24dca5 // fmul v5.4s, v5.4s, v4.4s
+	FMOVQ F5, 0(R1)
+	FMOVQ F0, 0(R2)
+	ADD $16, R0
+	ADD $16, R1
+	ADD $16, R2
+	ADD $16, R3
+	ADD $16, R4
+	SUBS $4, R5
+	BGE loop
+rest:
+	TBZ $1, R5, one
+	FMOVD 0(R3), F0
+	WORD $0x6ea0f801 // fneg v1.4s, v0.4s
+	WORD $0x6ea1e7c5 // fcmgt v5.4s, v30.4s, v1.4s
+	WORD $0x4ebff421 // fmin v1.4s, v1.4s, v31.4s
+	WORD $0x6e3ddc24 // fmul v4.4s, v1.4s, v29.4s
+	WORD $0x4e218884 // frintn v4.4s, v4.4s
+	WORD $0x4ebccc81 // fmls v1.4s, v4.4s, v28.4s
+	WORD $0x4ebbcc81 // fmls v1.4s, v4.4s, v27.4s
+	FMOVQ 80(R7), F6
+	FMOVQ 96(R7), F3
+	WORD $0x4e21ccc3 // fmla v3.4s, v6.4s, v1.4s
+	FMOVQ 112(R7), F6
+	WORD $0x4e21cc66 // fmla v6.4s, v3.4s, v1.4s
+	FMOVQ 128(R7), F3
+	WORD $0x4e21ccc3 // fmla v3.4s, v6.4s, v1.4s
+	FMOVQ 144(R7), F6
+	WORD $0x4e21cc66 // fmla v6.4s, v3.4s, v1.4s
+	FMOVQ 160(R7), F3
+	WORD $0x4e21ccc3 // fmla v3.4s, v6.4s, v1.4s
+	FMOVQ 176(R7), F6
+	WORD $0x4e21cc66 // fmla v6.4s, v3.4s, v1.4s
+	FMOVQ 176(R7), F3
+	WORD $0x4e21ccc3 // fmla v3.4s, v6.4s, v1.4s
+	WORD $0x4ea1b884 // fcvtzs v4.4s, v4.4s
+	WORD $0x4f3f0486 // sshr v6.4s, v4.4s, #1
+	WORD $0x6ea68484 // sub v4.4s, v4.4s, v6.4s
+	WORD $0x4eba84c6 // add v6.4s, v6.4s, v26.4s
+	WORD $0x4f3754c6 // shl v6.4s, v6.4s, #23
+	WORD $0x6e26dc63 // fmul v3.4s, v3.4s, v6.4s
+	WORD $0x4eba8484 // add v4.4s, v4.4s, v26.4s
+	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
+	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
+	WORD $0x4e651c63 // bic v3.16b, v3.16b, v5.16b
+	WORD $0x4e30d463 // fadd v3.4s, v3.4s, v16.4s
+	WORD $0x6e23fc01 // fdiv v1.4s, v0.4s, v3.4s
+	FMOVD 0(R4), F5
+	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
+	FMOVD F1, 0(R0)
+	WORD $0x6e23fe03 // fdiv v3.4s, v16.4s, v3.4s
+	WORD $0x4ea3d604 // fsub v4.4s, v16.4s, v3.4s
+	VMOV V16.B16, V2.B16
+	WORD $0x4e24cc02 // fmla v2.4s, v0.4s, v4.4s
+	WORD $0x6e23dc44 // fmul v4.4s, v2.4s, v3.4s
+	WORD $0x6e23dc00 // fmul v0.4s, v0.4s, v3.4s
+	FMOVD 0(R1), F1
+	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
+	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
+	WORD $0x6e24dca5 // fmul v5.4s, v5.4s, v4.4s
+	FMOVD F5, 0(R1)
+	FMOVD F0, 0(R2)
+	ADD $8, R0
+	ADD $8, R1
+	ADD $8, R2
+	ADD $8, R3
+	ADD $8, R4
+one:
+	TBZ $0, R5, done
+	FMOVS 0(R3), F0
+	WORD $0x6ea0f801 // fneg v1.4s, v0.4s
+	WORD $0x6ea1e7c5 // fcmgt v5.4s, v30.4s, v1.4s
+	WORD $0x4ebff421 // fmin v1.4s, v1.4s, v31.4s
+	WORD $0x6e3ddc24 // fmul v4.4s, v1.4s, v29.4s
+	WORD $0x4e218884 // frintn v4.4s, v4.4s
+	WORD $0x4ebccc81 // fmls v1.4s, v4.4s, v28.4s
+	WORD $0x4ebbcc81 // fmls v1.4s, v4.4s, v27.4s
+	FMOVQ 80(R7), F6
+	FMOVQ 96(R7), F3
+	WORD $0x4e21ccc3 // fmla v3.4s, v6.4s, v1.4s
+	FMOVQ 112(R7), F6
+	WORD $0x4e21cc66 // fmla v6.4s, v3.4s, v1.4s
+	FMOVQ 128(R7), F3
+	WORD $0x4e21ccc3 // fmla v3.4s, v6.4s, v1.4s
+	FMOVQ 144(R7), F6
+	WORD $0x4e21cc66 // fmla v6.4s, v3.4s, v1.4s
+	FMOVQ 160(R7), F3
+	WORD $0x4e21ccc3 // fmla v3.4s, v6.4s, v1.4s
+	FMOVQ 176(R7), F6
+	WORD $0x4e21cc66 // fmla v6.4s, v3.4s, v1.4s
+	FMOVQ 176(R7), F3
+	WORD $0x4e21ccc3 // fmla v3.4s, v6.4s, v1.4s
+	WORD $0x4ea1b884 // fcvtzs v4.4s, v4.4s
+	WORD $0x4f3f0486 // sshr v6.4s, v4.4s, #1
+	WORD $0x6ea68484 // sub v4.4s, v4.4s, v6.4s
+	WORD $0x4eba84c6 // add v6.4s, v6.4s, v26.4s
+	WORD $0x4f3754c6 // shl v6.4s, v6.4s, #23
+	WORD $0x6e26dc63 // fmul v3.4s, v3.4s, v6.4s
+	WORD $0x4eba8484 // add v4.4s, v4.4s, v26.4s
+	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
+	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
+	WORD $0x4e651c63 // bic v3.16b, v3.16b, v5.16b
+	WORD $0x4e30d463 // fadd v3.4s, v3.4s, v16.4s
+	WORD $0x6e23fc01 // fdiv v1.4s, v0.4s, v3.4s
+	FMOVS 0(R4), F5
+	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
+	FMOVS F1, 0(R0)
+	WORD $0x6e23fe03 // fdiv v3.4s, v16.4s, v3.4s
+	WORD $0x4ea3d604 // fsub v4.4s, v16.4s, v3.4s
+	VMOV V16.B16, V2.B16
+	WORD $0x4e24cc02 // fmla v2.4s, v0.4s, v4.4s
+	WORD $0x6e23dc44 // fmul v4.4s, v2.4s, v3.4s
+	WORD $0x6e23dc00 // fmul v0.4s, v0.4s, v3.4s
+	FMOVS 0(R1), F1
+	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
+	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
+	WORD $0x6e24dca5 // fmul v5.4s, v5.4s, v4.4s
+	FMOVS F5, 0(R1)
+	FMOVS F0, 0(R2)
+done:
+	RET
+
 // func adamWNeon(w, grad, m, v []float32, c *adamConsts) 
 TEXT ·adamWNeon(SB), NOSPLIT, $0-104
 	MOVD w_base+0(FP), R0

@@ -82,6 +82,11 @@ var lanes = map[string]struct {
 			k.swigluGrad(s[0], s[1], s[2], s[3], s[4])
 			return nil
 		}},
+	"swigluBoth": {5,
+		func(k *kernels, s [][]float32) []float64 {
+			k.swigluBoth(s[0], s[1], s[2], s[3], s[4])
+			return nil
+		}},
 	"adamW": {4, func(k *kernels, s [][]float32) []float64 {
 		for i, v := range s[3] {
 			s[3][i] = v * v // a second moment is not negative

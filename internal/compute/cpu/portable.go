@@ -15,7 +15,7 @@ var portable = &kernels{
 	mulScale: mulScaleGo, dot3: dot3Go, normGrad: normGradGo, mulAcc: mulAccGo, rotate: rotateGo,
 	scaleMax: scaleMaxGo, expSum: expSumGo, expStats: expStatsGo, headGrad: headGradGo,
 	softGrad: softGradGo,
-	swiglu:   swigluGo, swigluGrad: swigluGradGo, adamW: adamWGo,
+	swiglu:   swigluGo, swigluGrad: swigluGradGo, swigluBoth: swigluBothGo, adamW: adamWGo,
 }
 
 func gemm1x4(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int) {
@@ -267,6 +267,11 @@ func swigluGradGo(dgate, dup, dy, gate, up []float32) {
 		s, d := 1/(1+exp(-g)), dy[i]
 		dgate[i], dup[i] = d*up[i]*(s*(1+float32(g*(1-s)))), d*(g*s)
 	}
+}
+
+func swigluBothGo(y, dgate, dup, gate, up []float32) {
+	swigluGo(y, gate, up)
+	swigluGradGo(dgate, dup, dgate, gate, up)
 }
 
 func adamWGo(w, grad, m, v []float32, c *adamConsts) {

@@ -54,6 +54,9 @@ func swigluAvx2(y, gate, up []float32)
 func swigluGradAvx2(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
+func swigluBothAvx2(y, dgate, dup, gate, up []float32)
+
+//go:noescape
 func adamWAvx2(w, grad, m, v []float32, c *adamConsts)
 
 //go:noescape
@@ -128,6 +131,7 @@ var avx2 = &kernels{
 	softGrad:   softGradAvx2,
 	swiglu:     swigluAvx2,
 	swigluGrad: swigluGradAvx2,
+	swigluBoth: swigluBothAvx2,
 	adamW:      adamWAvx2,
 	dequant8:   dequant8Avx2, dequant4: dequant4Avx2,
 }
@@ -182,6 +186,9 @@ func swigluAvx512(y, gate, up []float32)
 
 //go:noescape
 func swigluGradAvx512(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func swigluBothAvx512(y, dgate, dup, gate, up []float32)
 
 //go:noescape
 func adamWAvx512(w, grad, m, v []float32, c *adamConsts)
@@ -312,6 +319,7 @@ var avx512 = &kernels{
 	softGrad:   softGradAvx512,
 	swiglu:     swigluAvx512,
 	swigluGrad: swigluGradAvx512,
+	swigluBoth: swigluBothAvx512,
 	adamW:      adamWAvx512,
 	dequant8:   dequant8Avx512, dequant4: dequant4Avx512,
 	decode8: decode8Avx512, encode8: encode8Avx512, ahead: true,

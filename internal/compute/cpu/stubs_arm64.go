@@ -54,6 +54,9 @@ func swigluNeon(y, gate, up []float32)
 func swigluGradNeon(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
+func swigluBothNeon(y, dgate, dup, gate, up []float32)
+
+//go:noescape
 func adamWNeon(w, grad, m, v []float32, c *adamConsts)
 
 //go:noescape
@@ -106,6 +109,7 @@ var neon = &kernels{
 	softGrad:   softGradNeon,
 	swiglu:     swigluNeon,
 	swigluGrad: swigluGradNeon,
+	swigluBoth: swigluBothNeon,
 	adamW:      adamWNeon,
 	dequant8:   dequant8Neon, dequant4: dequant4Neon,
 }
