@@ -433,9 +433,6 @@ func (b *Backend) forward16(x []float32, N, I int, all []multiplication) {
 	case b.tasksPack(N):
 		for i := range ps {
 			ps[i].unpacked = packing{src: x, ld: I, n: N, k: I}
-			if b.k16.forwardPast {
-				ps[i].large(N)
-			}
 			b.multiply(&ps[i])
 		}
 	default:

@@ -27,9 +27,6 @@ type kernels16 struct {
 	// unit is what the number of pairs in a panel is a multiple of.
 	unit  int
 	lines bool // A's panels are of lines
-	// forwardPast: large results are stored past the caches in a forward pass too, not only in the
-	// gradient of an input.
-	forwardPast bool
 	// packA and packB fill one panel with n lanes of k elements: lane i is row i of
 	// src, whose rows are ld apart, or its column i if down is set.
 	packA, packB func(dst []uint32, src []float32, ld, n, k int, down bool)

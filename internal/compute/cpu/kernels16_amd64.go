@@ -21,7 +21,6 @@ func natives() []native {
 // avx512bf16 is VDPBF16PS, on tiles of 14 rows and 32 columns.
 var avx512bf16 = &kernels16{
 	name: "avx512bf16", mr: 14, nr: 32, lanesA: 16, lanesB: 32, unit: 1, add: addAvx512,
-	forwardPast: true,
 	packA: func(dst []uint32, src []float32, ld, n, k int,
 		down bool) {
 		packHalf(dst, 16, src, ld, n, k, down)
