@@ -559,25 +559,7 @@ func (g *writer) vectors() {
 			g.op("VMULPS", 1, 0, 0)
 			g.store(0, "y", tail)
 		}})
-	g.vector(vector{name: "swigluGrad", slices: []string{"dgate", "dup", "dy", "gate", "up"},
-		exps: true, body: func(tail bool) {
-			sigmoid(tail)
-			g.opc("VMOVUPS", "1", 6)
-			g.op("VDIVPS", 3, 6, 3) // σ
-			g.op("VSUBPS", 3, 6, 4)
-			g.op("VFMADD213PS", 6, 0, 4) // 1 + gate*(1-σ)
-			g.op("VMULPS", 3, 4, 4)
-			g.op("VMULPS", 3, 0, 0) // gate*σ
-			g.load(1, "dy", tail)
-			g.load(5, "up", tail)
-			g.op("VMULPS", 1, 0, 0)
-			g.op("VMULPS", 1, 5, 5)
-			g.op("VMULPS", 4, 5, 5)
-			g.store(5, "dgate", tail)
-			g.store(0, "dup", tail)
-		}})
-	// Of both: y, and dy becomes dgate.
-	g.vector(vector{name: "swigluBoth", slices: []string{"y", "dgate", "dup", "gate", "up"},
+	g.vector(vector{name: "swigluGrad", slices: []string{"y", "dgate", "dup", "gate", "up"},
 		exps: true, body: func(tail bool) {
 			sigmoid(tail)
 			g.op("VDIVPS", 3, 0, 1)
@@ -955,8 +937,7 @@ func (g *writer) codes() {
 // vectorKernels are the fields of kernels that are kernels over slices.
 var vectorKernels = []string{"add", "scale", "axpy", "dot", "sumSquares", "mulScale", "dot3",
 	"normGrad", "mulAcc", "rotate",
-	"scaleMax", "expSum", "expStats", "headGrad", "softGrad", "swiglu", "swigluGrad", "swigluBoth",
-	"adamW"}
+	"scaleMax", "expSum", "expStats", "headGrad", "softGrad", "swiglu", "swigluGrad", "adamW"}
 
 // assemble is the assembly file and the file of its declarations.
 func assemble() (asm, stubs []byte) {

@@ -77,14 +77,8 @@ var lanes = map[string]struct {
 	"swiglu": {3,
 		func(k *kernels, s [][]float32) []float64 { k.swiglu(s[0], s[1], s[2]); return nil }},
 	"swigluGrad": {5,
-		func(k *kernels,
-			s [][]float32) []float64 {
-			k.swigluGrad(s[0], s[1], s[2], s[3], s[4])
-			return nil
-		}},
-	"swigluBoth": {5,
 		func(k *kernels, s [][]float32) []float64 {
-			k.swigluBoth(s[0], s[1], s[2], s[3], s[4])
+			k.swigluGrad(s[0], s[1], s[2], s[3], s[4])
 			return nil
 		}},
 	"adamW": {4, func(k *kernels, s [][]float32) []float64 {

@@ -15,7 +15,7 @@ var portable = &kernels{
 	mulScale: mulScaleGo, dot3: dot3Go, normGrad: normGradGo, mulAcc: mulAccGo, rotate: rotateGo,
 	scaleMax: scaleMaxGo, expSum: expSumGo, expStats: expStatsGo, headGrad: headGradGo,
 	softGrad: softGradGo,
-	swiglu:   swigluGo, swigluGrad: swigluGradGo, swigluBoth: swigluBothGo, adamW: adamWGo,
+	swiglu:   swigluGo, swigluGrad: swigluGradGo, adamW: adamWGo,
 }
 
 func gemm1x4(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int) {
@@ -261,17 +261,13 @@ func swigluGo(y, gate, up []float32) {
 	}
 }
 
-func swigluGradGo(dgate, dup, dy, gate, up []float32) {
-	dgate, dup, dy, up = dgate[:len(gate)], dup[:len(gate)], dy[:len(gate)], up[:len(gate)]
+func swigluGradGo(y, dgate, dup, gate, up []float32) {
+	swigluGo(y, gate, up)
+	dgate, dup, up = dgate[:len(gate)], dup[:len(gate)], up[:len(gate)]
 	for i, g := range gate {
-		s, d := 1/(1+exp(-g)), dy[i]
+		s, d := 1/(1+exp(-g)), dgate[i]
 		dgate[i], dup[i] = d*up[i]*(s*(1+float32(g*(1-s)))), d*(g*s)
 	}
-}
-
-func swigluBothGo(y, dgate, dup, gate, up []float32) {
-	swigluGo(y, gate, up)
-	swigluGradGo(dgate, dup, dgate, gate, up)
 }
 
 func adamWGo(w, grad, m, v []float32, c *adamConsts) {

@@ -51,10 +51,7 @@ func softGradAvx2(s, dp []float32, scale, lse, delta float32)
 func swigluAvx2(y, gate, up []float32)
 
 //go:noescape
-func swigluGradAvx2(dgate, dup, dy, gate, up []float32)
-
-//go:noescape
-func swigluBothAvx2(y, dgate, dup, gate, up []float32)
+func swigluGradAvx2(y, dgate, dup, gate, up []float32)
 
 //go:noescape
 func adamWAvx2(w, grad, m, v []float32, c *adamConsts)
@@ -131,7 +128,6 @@ var avx2 = &kernels{
 	softGrad:   softGradAvx2,
 	swiglu:     swigluAvx2,
 	swigluGrad: swigluGradAvx2,
-	swigluBoth: swigluBothAvx2,
 	adamW:      adamWAvx2,
 	dequant8:   dequant8Avx2, dequant4: dequant4Avx2,
 }
@@ -185,10 +181,7 @@ func softGradAvx512(s, dp []float32, scale, lse, delta float32)
 func swigluAvx512(y, gate, up []float32)
 
 //go:noescape
-func swigluGradAvx512(dgate, dup, dy, gate, up []float32)
-
-//go:noescape
-func swigluBothAvx512(y, dgate, dup, gate, up []float32)
+func swigluGradAvx512(y, dgate, dup, gate, up []float32)
 
 //go:noescape
 func adamWAvx512(w, grad, m, v []float32, c *adamConsts)
@@ -319,7 +312,6 @@ var avx512 = &kernels{
 	softGrad:   softGradAvx512,
 	swiglu:     swigluAvx512,
 	swigluGrad: swigluGradAvx512,
-	swigluBoth: swigluBothAvx512,
 	adamW:      adamWAvx512,
 	dequant8:   dequant8Avx512, dequant4: dequant4Avx512,
 	decode8: decode8Avx512, encode8: encode8Avx512, ahead: true,
