@@ -100,10 +100,17 @@ func TestRefusedAMX(t *testing.T) {
 // TestPastCaches: a result that is stored past the caches has the same bits, and only one that
 // is whole lines is.
 func TestPastCaches(t *testing.T) {
-	if amxRefused() != nil {
-		t.Skipf("NOT TESTED: %v", amxRefused())
+	all := natives()
+	if len(all) == 0 {
+		t.Skip("NOT TESTED: the processor has no bfloat16 products")
 	}
-	b, err := New(Options{Workers: 1, Variant: "amx", Precision: BF16})
+	for _, n := range all {
+		t.Run(n.name, func(t *testing.T) { pastCaches(t, n.name) })
+	}
+}
+
+func pastCaches(t *testing.T, variant string) {
+	b, err := New(Options{Workers: 1, Variant: variant, Precision: BF16})
 	if err != nil {
 		t.Fatal(err)
 	}

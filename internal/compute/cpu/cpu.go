@@ -668,7 +668,7 @@ func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
 }
 
 // SwiGLUGrad computes the gradient of SwiGLU: in the kernel y is the gradient of gate, x of up, and
-// w SwiGLU's output.
+// w SwiGLU's output, which comes with it.
 func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	n := gateNF.Len()
 	b.y, b.x = f32("SwiGLUGrad", "dgate", dgateNF, n), f32("SwiGLUGrad", "dup", dupNF, n)
@@ -676,11 +676,17 @@ func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Ten
 		f32("SwiGLUGrad", "dy", dyNF, n), f32("SwiGLUGrad", "gate", gateNF, n),
 		f32("SwiGLUGrad", "up", upNF, n)
 	b.w = opt("SwiGLUGrad", "y", yNF, n)
-	b.each(n, func(b *Backend, lo, hi int) {
+	b.room(block)
+	b.run((n+block-1)/block, func(b *Backend, wk *worker, t int) {
+		lo, hi := t*block, min(len(b.y), (t+1)*block)
+		y := wk.buf[0][:hi-lo]
 		if b.w != nil {
-			b.k.swiglu(b.w[lo:hi], b.g[lo:hi], b.u[lo:hi])
+			y = b.w[lo:hi]
 		}
-		b.k.swigluGrad(b.y[lo:hi], b.x[lo:hi], b.dy[lo:hi], b.g[lo:hi], b.u[lo:hi])
+		if &b.y[lo] != &b.dy[lo] {
+			copy(b.y[lo:hi], b.dy[lo:hi])
+		}
+		b.k.swigluGrad(y, b.y[lo:hi], b.x[lo:hi], b.g[lo:hi], b.u[lo:hi])
 	})
 }
 

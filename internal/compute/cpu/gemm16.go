@@ -30,6 +30,8 @@ const (
 	// aheadTiles is how many tiles of rows a panel of B is multiplied with at least where
 	// the next is fetched meanwhile: fewer take no longer than it takes to fetch.
 	aheadTiles = 4
+	// storePast, in place of acc, has a whole tile stored past the caches.
+	storePast = -1
 	// passLimit is from how many bytes on a result is stored past the caches: nothing of it would
 	// be left there when it is read.
 	passLimit = 8 << 20
@@ -107,6 +109,7 @@ func (p *product16) tilesOf(k *kernels16, gemm []gemm16Func, w *worker, a0, a1, 
 	pairs := k.pairs(p.k)
 	for p0 := 0; p0 == 0 || p0 < pairs; p0 += pairBlock {
 		pn, acc := min(pairBlock, pairs-p0), asInt(p.acc || p0 > 0)
+		past := p.past && acc == 0 && pn == pairs && p.ldc%16 == 0 && onLine(p.c)
 		for q := b0; q < b1; q++ {
 			b := p.b[q*p.strideB+p0*k.lanesB:]
 			cols, ahead := min(k.nr, p.n-q*k.nr), 0
@@ -116,7 +119,11 @@ func (p *product16) tilesOf(k *kernels16, gemm []gemm16Func, w *worker, a0, a1, 
 			for t := a0; t < a1; t++ {
 				rows := min(k.mr, p.m-t*k.mr)
 				a, c := p.a[t*p.strideA+p0*k.lanesA:], p.c[t*k.mr*p.ldc+q*k.nr:]
-				if cols == k.nr {
+				switch {
+				case cols == k.nr && rows == k.mr && past:
+					gemm[rows-1](a, b, c, p.ldc, pn, storePast, ahead)
+					continue
+				case cols == k.nr:
 					gemm[rows-1](a, b, c, p.ldc, pn, acc, ahead)
 					continue
 				}

@@ -215,7 +215,7 @@ func (g *writer) gemm16(m int) {
 	g.comment("The chains start from c, or from zero.")
 	g.in("MOVQ DX, R8")
 	g.in("TESTQ AX, AX")
-	g.in("JZ clear")
+	g.in("JLE clear")
 	for i := range m {
 		g.in("VMOVUPS (R8), %s", g.r(2*i))
 		g.in("VMOVUPS 64(R8), %s", g.r(2*i+1))
@@ -251,15 +251,26 @@ func (g *writer) gemm16(m int) {
 	g.in("DECQ CX")
 	g.in("JNZ loop")
 	g.label("store")
-	for i := range m {
-		g.in("VMOVUPS %s, (DX)", g.r(2*i))
-		g.in("VMOVUPS %s, 64(DX)", g.r(2*i+1))
-		if i < m-1 {
-			g.in("ADDQ R11, DX")
+	store := func(move string) {
+		for i := range m {
+			g.in("%s %s, (DX)", move, g.r(2*i))
+			g.in("%s %s, 64(DX)", move, g.r(2*i+1))
+			if i < m-1 {
+				g.in("ADDQ R11, DX")
+			}
 		}
+		g.in("VZEROUPPER")
+		g.in("RET")
 	}
-	g.in("VZEROUPPER")
-	g.in("RET")
+	if m == g.mr {
+		g.in("TESTQ AX, AX")
+		g.in("JLT past")
+	}
+	store("VMOVUPS")
+	if m == g.mr {
+		g.label("past")
+		store("VMOVNTPS")
+	}
 }
 
 // stream16 writes the tile of m rows and 32 columns for few rows: A is rows of pairs,

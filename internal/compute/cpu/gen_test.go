@@ -559,17 +559,20 @@ func (g *writer) vectors() {
 			g.op("VMULPS", 1, 0, 0)
 			g.store(0, "y", tail)
 		}})
-	g.vector(vector{name: "swigluGrad", slices: []string{"dgate", "dup", "dy", "gate", "up"},
+	g.vector(vector{name: "swigluGrad", slices: []string{"y", "dgate", "dup", "gate", "up"},
 		exps: true, body: func(tail bool) {
 			sigmoid(tail)
+			g.op("VDIVPS", 3, 0, 1)
+			g.load(5, "up", tail)
+			g.op("VMULPS", 5, 1, 1)
+			g.store(1, "y", tail)
 			g.opc("VMOVUPS", "1", 6)
 			g.op("VDIVPS", 3, 6, 3) // σ
 			g.op("VSUBPS", 3, 6, 4)
 			g.op("VFMADD213PS", 6, 0, 4) // 1 + gate*(1-σ)
 			g.op("VMULPS", 3, 4, 4)
 			g.op("VMULPS", 3, 0, 0) // gate*σ
-			g.load(1, "dy", tail)
-			g.load(5, "up", tail)
+			g.load(1, "dgate", tail)
 			g.op("VMULPS", 1, 0, 0)
 			g.op("VMULPS", 1, 5, 5)
 			g.op("VMULPS", 4, 5, 5)

@@ -504,17 +504,20 @@ func (g *armWriter) vectors() {
 			g.op("fmul", 0, 0, 1)
 			g.store(0, "y", n, u)
 		}})
-	g.vector(armVector{name: "swigluGrad", slices: []string{"dgate", "dup", "dy", "gate", "up"},
+	g.vector(armVector{name: "swigluGrad", slices: []string{"y", "dgate", "dup", "gate", "up"},
 		exps: true, begin: unit, body: func(n, u int) {
 			sigmoid(n, u)
+			g.op("fdiv", 1, 0, 3)
+			g.load(5, "up", n, u)
+			g.op("fmul", 1, 1, 5)
+			g.store(1, "y", n, u)
 			g.op("fdiv", 3, 16, 3) // σ
 			g.op("fsub", 4, 16, 3)
-			g.copy(16, 5)
-			g.op("fmla", 5, 0, 4) // 1 + gate*(1-σ)
-			g.op("fmul", 4, 5, 3)
+			g.copy(16, 2)
+			g.op("fmla", 2, 0, 4) // 1 + gate*(1-σ)
+			g.op("fmul", 4, 2, 3)
 			g.op("fmul", 0, 0, 3) // gate*σ
-			g.load(1, "dy", n, u)
-			g.load(5, "up", n, u)
+			g.load(1, "dgate", n, u)
 			g.op("fmul", 0, 0, 1)
 			g.op("fmul", 5, 5, 1)
 			g.op("fmul", 5, 5, 4)

@@ -60,9 +60,9 @@ type kernels struct {
 	softGrad func(s, dp []float32, scale, lse, delta float32)
 	// swiglu: y[i] = gate[i]/(1+exp(-gate[i]))*up[i].
 	swiglu func(y, gate, up []float32)
-	// swigluGrad, with σ = 1/(1+exp(-gate[i])):
+	// swigluGrad: swiglu and, with σ = 1/(1+exp(-gate[i])) and dy[i], which dgate[i] is before,
 	//   dgate[i] = dy[i]*up[i]*σ*(1+gate[i]*(1-σ)); dup[i] = dy[i]*gate[i]*σ
-	swigluGrad func(dgate, dup, dy, gate, up []float32)
+	swigluGrad func(y, dgate, dup, gate, up []float32)
 	// adamW: g = grad[i]*c.gradScale; m[i] = c.beta1*m[i]+c.rest1*g; v[i] =
 	// c.beta2*v[i]+c.rest2*g*g;
 	//   w[i] -= c.step*m[i]/(sqrt(v[i]*c.inv2)+c.eps) + c.decay*w[i]

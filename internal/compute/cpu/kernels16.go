@@ -55,7 +55,7 @@ type kernels16 struct {
 // where a pair's upper product is added first and the lower then, each fused, and
 // denormal inputs, products and sums are zeros of their sign: dotPair. Meanwhile a
 // whole tile's kernel fetches the pairs that lie ahead numbers further than b's into
-// the second-level cache.
+// the second-level cache. It stores past the caches if acc is storePast, to rows on cache lines.
 type gemm16Func func(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
 // dotPair computes VDPBF16PS: c + a's upper half times b's, rounded, + a's lower half times b's,

@@ -117,7 +117,7 @@ TEXT ·gemm16x1(SB), NOSPLIT, $0-104
 	// The chains start from c, or from zero.
 	MOVQ DX, R8
 	TESTQ AX, AX
-	JZ clear
+	JLE clear
 	VMOVUPS (R8), Z0
 	VMOVUPS 64(R8), Z1
 	JMP start
@@ -156,7 +156,7 @@ TEXT ·gemm16x2(SB), NOSPLIT, $0-104
 	// The chains start from c, or from zero.
 	MOVQ DX, R8
 	TESTQ AX, AX
-	JZ clear
+	JLE clear
 	VMOVUPS (R8), Z0
 	VMOVUPS 64(R8), Z1
 	ADDQ R11, R8
@@ -206,7 +206,7 @@ TEXT ·gemm16x3(SB), NOSPLIT, $0-104
 	// The chains start from c, or from zero.
 	MOVQ DX, R8
 	TESTQ AX, AX
-	JZ clear
+	JLE clear
 	VMOVUPS (R8), Z0
 	VMOVUPS 64(R8), Z1
 	ADDQ R11, R8
@@ -267,7 +267,7 @@ TEXT ·gemm16x4(SB), NOSPLIT, $0-104
 	// The chains start from c, or from zero.
 	MOVQ DX, R8
 	TESTQ AX, AX
-	JZ clear
+	JLE clear
 	VMOVUPS (R8), Z0
 	VMOVUPS 64(R8), Z1
 	ADDQ R11, R8
@@ -339,7 +339,7 @@ TEXT ·gemm16x5(SB), NOSPLIT, $0-104
 	// The chains start from c, or from zero.
 	MOVQ DX, R8
 	TESTQ AX, AX
-	JZ clear
+	JLE clear
 	VMOVUPS (R8), Z0
 	VMOVUPS 64(R8), Z1
 	ADDQ R11, R8
@@ -422,7 +422,7 @@ TEXT ·gemm16x6(SB), NOSPLIT, $0-104
 	// The chains start from c, or from zero.
 	MOVQ DX, R8
 	TESTQ AX, AX
-	JZ clear
+	JLE clear
 	VMOVUPS (R8), Z0
 	VMOVUPS 64(R8), Z1
 	ADDQ R11, R8
@@ -516,7 +516,7 @@ TEXT ·gemm16x7(SB), NOSPLIT, $0-104
 	// The chains start from c, or from zero.
 	MOVQ DX, R8
 	TESTQ AX, AX
-	JZ clear
+	JLE clear
 	VMOVUPS (R8), Z0
 	VMOVUPS 64(R8), Z1
 	ADDQ R11, R8
@@ -621,7 +621,7 @@ TEXT ·gemm16x8(SB), NOSPLIT, $0-104
 	// The chains start from c, or from zero.
 	MOVQ DX, R8
 	TESTQ AX, AX
-	JZ clear
+	JLE clear
 	VMOVUPS (R8), Z0
 	VMOVUPS 64(R8), Z1
 	ADDQ R11, R8
@@ -737,7 +737,7 @@ TEXT ·gemm16x9(SB), NOSPLIT, $0-104
 	// The chains start from c, or from zero.
 	MOVQ DX, R8
 	TESTQ AX, AX
-	JZ clear
+	JLE clear
 	VMOVUPS (R8), Z0
 	VMOVUPS 64(R8), Z1
 	ADDQ R11, R8
@@ -864,7 +864,7 @@ TEXT ·gemm16x10(SB), NOSPLIT, $0-104
 	// The chains start from c, or from zero.
 	MOVQ DX, R8
 	TESTQ AX, AX
-	JZ clear
+	JLE clear
 	VMOVUPS (R8), Z0
 	VMOVUPS 64(R8), Z1
 	ADDQ R11, R8
@@ -1002,7 +1002,7 @@ TEXT ·gemm16x11(SB), NOSPLIT, $0-104
 	// The chains start from c, or from zero.
 	MOVQ DX, R8
 	TESTQ AX, AX
-	JZ clear
+	JLE clear
 	VMOVUPS (R8), Z0
 	VMOVUPS 64(R8), Z1
 	ADDQ R11, R8
@@ -1151,7 +1151,7 @@ TEXT ·gemm16x12(SB), NOSPLIT, $0-104
 	// The chains start from c, or from zero.
 	MOVQ DX, R8
 	TESTQ AX, AX
-	JZ clear
+	JLE clear
 	VMOVUPS (R8), Z0
 	VMOVUPS 64(R8), Z1
 	ADDQ R11, R8
@@ -1311,7 +1311,7 @@ TEXT ·gemm16x13(SB), NOSPLIT, $0-104
 	// The chains start from c, or from zero.
 	MOVQ DX, R8
 	TESTQ AX, AX
-	JZ clear
+	JLE clear
 	VMOVUPS (R8), Z0
 	VMOVUPS 64(R8), Z1
 	ADDQ R11, R8
@@ -1484,7 +1484,7 @@ TEXT ·gemm16x14(SB), NOSPLIT, $0-104
 	// The chains start from c, or from zero.
 	MOVQ DX, R8
 	TESTQ AX, AX
-	JZ clear
+	JLE clear
 	VMOVUPS (R8), Z0
 	VMOVUPS 64(R8), Z1
 	ADDQ R11, R8
@@ -1613,6 +1613,8 @@ loop:
 	DECQ CX
 	JNZ loop
 store:
+	TESTQ AX, AX
+	JLT past
 	VMOVUPS Z0, (DX)
 	VMOVUPS Z1, 64(DX)
 	ADDQ R11, DX
@@ -1654,6 +1656,50 @@ store:
 	ADDQ R11, DX
 	VMOVUPS Z26, (DX)
 	VMOVUPS Z27, 64(DX)
+	VZEROUPPER
+	RET
+past:
+	VMOVNTPS Z0, (DX)
+	VMOVNTPS Z1, 64(DX)
+	ADDQ R11, DX
+	VMOVNTPS Z2, (DX)
+	VMOVNTPS Z3, 64(DX)
+	ADDQ R11, DX
+	VMOVNTPS Z4, (DX)
+	VMOVNTPS Z5, 64(DX)
+	ADDQ R11, DX
+	VMOVNTPS Z6, (DX)
+	VMOVNTPS Z7, 64(DX)
+	ADDQ R11, DX
+	VMOVNTPS Z8, (DX)
+	VMOVNTPS Z9, 64(DX)
+	ADDQ R11, DX
+	VMOVNTPS Z10, (DX)
+	VMOVNTPS Z11, 64(DX)
+	ADDQ R11, DX
+	VMOVNTPS Z12, (DX)
+	VMOVNTPS Z13, 64(DX)
+	ADDQ R11, DX
+	VMOVNTPS Z14, (DX)
+	VMOVNTPS Z15, 64(DX)
+	ADDQ R11, DX
+	VMOVNTPS Z16, (DX)
+	VMOVNTPS Z17, 64(DX)
+	ADDQ R11, DX
+	VMOVNTPS Z18, (DX)
+	VMOVNTPS Z19, 64(DX)
+	ADDQ R11, DX
+	VMOVNTPS Z20, (DX)
+	VMOVNTPS Z21, 64(DX)
+	ADDQ R11, DX
+	VMOVNTPS Z22, (DX)
+	VMOVNTPS Z23, 64(DX)
+	ADDQ R11, DX
+	VMOVNTPS Z24, (DX)
+	VMOVNTPS Z25, 64(DX)
+	ADDQ R11, DX
+	VMOVNTPS Z26, (DX)
+	VMOVNTPS Z27, 64(DX)
 	VZEROUPPER
 	RET
 

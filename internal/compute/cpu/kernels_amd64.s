@@ -1266,12 +1266,12 @@ done:
 	VZEROUPPER
 	RET
 
-// func swigluGradAvx2(dgate, dup, dy, gate, up []float32) 
+// func swigluGradAvx2(y, dgate, dup, gate, up []float32) 
 TEXT ·swigluGradAvx2(SB), NOSPLIT, $0-120
-	MOVQ dgate_base+0(FP), SI
-	MOVQ dgate_len+8(FP), CX
-	MOVQ dup_base+24(FP), DI
-	MOVQ dy_base+48(FP), DX
+	MOVQ y_base+0(FP), SI
+	MOVQ y_len+8(FP), CX
+	MOVQ dgate_base+24(FP), DI
+	MOVQ dup_base+48(FP), DX
 	MOVQ gate_base+72(FP), R8
 	MOVQ up_base+96(FP), R9
 	VMOVUPS consts<>+64(SB), Y14
@@ -1308,19 +1308,22 @@ loop:
 	VMULPS Y4, Y3, Y3
 	VANDPS Y5, Y3, Y3
 	VADDPS consts<>+704(SB), Y3, Y3
+	VDIVPS Y3, Y0, Y1
+	VMOVUPS (R9)(AX*1), Y5
+	VMULPS Y5, Y1, Y1
+	VMOVUPS Y1, (SI)(AX*1)
 	VMOVUPS consts<>+704(SB), Y6
 	VDIVPS Y3, Y6, Y3
 	VSUBPS Y3, Y6, Y4
 	VFMADD213PS Y6, Y0, Y4
 	VMULPS Y3, Y4, Y4
 	VMULPS Y3, Y0, Y0
-	VMOVUPS (DX)(AX*1), Y1
-	VMOVUPS (R9)(AX*1), Y5
+	VMOVUPS (DI)(AX*1), Y1
 	VMULPS Y1, Y0, Y0
 	VMULPS Y1, Y5, Y5
 	VMULPS Y4, Y5, Y5
-	VMOVUPS Y5, (SI)(AX*1)
-	VMOVUPS Y0, (DI)(AX*1)
+	VMOVUPS Y5, (DI)(AX*1)
+	VMOVUPS Y0, (DX)(AX*1)
 	ADDQ $32, AX
 	SUBQ $8, CX
 	JGE loop
@@ -1360,19 +1363,22 @@ rest:
 	VMULPS Y4, Y3, Y3
 	VANDPS Y5, Y3, Y3
 	VADDPS consts<>+704(SB), Y3, Y3
+	VDIVPS Y3, Y0, Y1
+	VMASKMOVPS (R9)(AX*1), Y15, Y5
+	VMULPS Y5, Y1, Y1
+	VMASKMOVPS Y1, Y15, (SI)(AX*1)
 	VMOVUPS consts<>+704(SB), Y6
 	VDIVPS Y3, Y6, Y3
 	VSUBPS Y3, Y6, Y4
 	VFMADD213PS Y6, Y0, Y4
 	VMULPS Y3, Y4, Y4
 	VMULPS Y3, Y0, Y0
-	VMASKMOVPS (DX)(AX*1), Y15, Y1
-	VMASKMOVPS (R9)(AX*1), Y15, Y5
+	VMASKMOVPS (DI)(AX*1), Y15, Y1
 	VMULPS Y1, Y0, Y0
 	VMULPS Y1, Y5, Y5
 	VMULPS Y4, Y5, Y5
-	VMASKMOVPS Y5, Y15, (SI)(AX*1)
-	VMASKMOVPS Y0, Y15, (DI)(AX*1)
+	VMASKMOVPS Y5, Y15, (DI)(AX*1)
+	VMASKMOVPS Y0, Y15, (DX)(AX*1)
 done:
 	VZEROUPPER
 	RET
@@ -3578,12 +3584,12 @@ done:
 	VZEROUPPER
 	RET
 
-// func swigluGradAvx512(dgate, dup, dy, gate, up []float32) 
+// func swigluGradAvx512(y, dgate, dup, gate, up []float32) 
 TEXT ·swigluGradAvx512(SB), NOSPLIT, $0-120
-	MOVQ dgate_base+0(FP), SI
-	MOVQ dgate_len+8(FP), CX
-	MOVQ dup_base+24(FP), DI
-	MOVQ dy_base+48(FP), DX
+	MOVQ y_base+0(FP), SI
+	MOVQ y_len+8(FP), CX
+	MOVQ dgate_base+24(FP), DI
+	MOVQ dup_base+48(FP), DX
 	MOVQ gate_base+72(FP), R8
 	MOVQ up_base+96(FP), R9
 	VMOVUPS consts<>+64(SB), Z31
@@ -3612,19 +3618,22 @@ loop:
 	VSCALEFPS Z4, Z3, Z3
 	VMOVAPS.Z Z3, K2, Z3
 	VADDPS consts<>+704(SB), Z3, Z3
+	VDIVPS Z3, Z0, Z1
+	VMOVUPS (R9)(AX*1), Z5
+	VMULPS Z5, Z1, Z1
+	VMOVUPS Z1, (SI)(AX*1)
 	VMOVUPS consts<>+704(SB), Z6
 	VDIVPS Z3, Z6, Z3
 	VSUBPS Z3, Z6, Z4
 	VFMADD213PS Z6, Z0, Z4
 	VMULPS Z3, Z4, Z4
 	VMULPS Z3, Z0, Z0
-	VMOVUPS (DX)(AX*1), Z1
-	VMOVUPS (R9)(AX*1), Z5
+	VMOVUPS (DI)(AX*1), Z1
 	VMULPS Z1, Z0, Z0
 	VMULPS Z1, Z5, Z5
 	VMULPS Z4, Z5, Z5
-	VMOVUPS Z5, (SI)(AX*1)
-	VMOVUPS Z0, (DI)(AX*1)
+	VMOVUPS Z5, (DI)(AX*1)
+	VMOVUPS Z0, (DX)(AX*1)
 	ADDQ $64, AX
 	SUBQ $16, CX
 	JGE loop
@@ -3656,19 +3665,22 @@ rest:
 	VSCALEFPS Z4, Z3, Z3
 	VMOVAPS.Z Z3, K2, Z3
 	VADDPS consts<>+704(SB), Z3, Z3
+	VDIVPS Z3, Z0, Z1
+	VMOVUPS.Z (R9)(AX*1), K1, Z5
+	VMULPS Z5, Z1, Z1
+	VMOVUPS Z1, K1, (SI)(AX*1)
 	VMOVUPS consts<>+704(SB), Z6
 	VDIVPS Z3, Z6, Z3
 	VSUBPS Z3, Z6, Z4
 	VFMADD213PS Z6, Z0, Z4
 	VMULPS Z3, Z4, Z4
 	VMULPS Z3, Z0, Z0
-	VMOVUPS.Z (DX)(AX*1), K1, Z1
-	VMOVUPS.Z (R9)(AX*1), K1, Z5
+	VMOVUPS.Z (DI)(AX*1), K1, Z1
 	VMULPS Z1, Z0, Z0
 	VMULPS Z1, Z5, Z5
 	VMULPS Z4, Z5, Z5
-	VMOVUPS Z5, K1, (SI)(AX*1)
-	VMOVUPS Z0, K1, (DI)(AX*1)
+	VMOVUPS Z5, K1, (DI)(AX*1)
+	VMOVUPS Z0, K1, (DX)(AX*1)
 done:
 	VZEROUPPER
 	RET

@@ -1397,12 +1397,12 @@ one:
 done:
 	RET
 
-// func swigluGradNeon(dgate, dup, dy, gate, up []float32) 
+// func swigluGradNeon(y, dgate, dup, gate, up []float32) 
 TEXT ·swigluGradNeon(SB), NOSPLIT, $0-120
-	MOVD dgate_base+0(FP), R0
-	MOVD dgate_len+8(FP), R5
-	MOVD dup_base+24(FP), R1
-	MOVD dy_base+48(FP), R2
+	MOVD y_base+0(FP), R0
+	MOVD y_len+8(FP), R5
+	MOVD dgate_base+24(FP), R1
+	MOVD dup_base+48(FP), R2
 	MOVD gate_base+72(FP), R3
 	MOVD up_base+96(FP), R4
 	MOVD $consts<>(SB), R7
@@ -1451,19 +1451,22 @@ loop:
 	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
 	WORD $0x4e651c63 // bic v3.16b, v3.16b, v5.16b
 	WORD $0x4e30d463 // fadd v3.4s, v3.4s, v16.4s
+	WORD $0x6e23fc01 // fdiv v1.4s, v0.4s, v3.4s
+	FMOVQ 0(R4), F5
+	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
+	FMOVQ F1, 0(R0)
 	WORD $0x6e23fe03 // fdiv v3.4s, v16.4s, v3.4s
 	WORD $0x4ea3d604 // fsub v4.4s, v16.4s, v3.4s
-	VMOV V16.B16, V5.B16
-	WORD $0x4e24cc05 // fmla v5.4s, v0.4s, v4.4s
-	WORD $0x6e23dca4 // fmul v4.4s, v5.4s, v3.4s
+	VMOV V16.B16, V2.B16
+	WORD $0x4e24cc02 // fmla v2.4s, v0.4s, v4.4s
+	WORD $0x6e23dc44 // fmul v4.4s, v2.4s, v3.4s
 	WORD $0x6e23dc00 // fmul v0.4s, v0.4s, v3.4s
-	FMOVQ 0(R2), F1
-	FMOVQ 0(R4), F5
+	FMOVQ 0(R1), F1
 	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
 	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
 	WORD $0x6e24dca5 // fmul v5.4s, v5.4s, v4.4s
-	FMOVQ F5, 0(R0)
-	FMOVQ F0, 0(R1)
+	FMOVQ F5, 0(R1)
+	FMOVQ F0, 0(R2)
 	ADD $16, R0
 	ADD $16, R1
 	ADD $16, R2
@@ -1507,19 +1510,22 @@ rest:
 	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
 	WORD $0x4e651c63 // bic v3.16b, v3.16b, v5.16b
 	WORD $0x4e30d463 // fadd v3.4s, v3.4s, v16.4s
+	WORD $0x6e23fc01 // fdiv v1.4s, v0.4s, v3.4s
+	FMOVD 0(R4), F5
+	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
+	FMOVD F1, 0(R0)
 	WORD $0x6e23fe03 // fdiv v3.4s, v16.4s, v3.4s
 	WORD $0x4ea3d604 // fsub v4.4s, v16.4s, v3.4s
-	VMOV V16.B16, V5.B16
-	WORD $0x4e24cc05 // fmla v5.4s, v0.4s, v4.4s
-	WORD $0x6e23dca4 // fmul v4.4s, v5.4s, v3.4s
+	VMOV V16.B16, V2.B16
+	WORD $0x4e24cc02 // fmla v2.4s, v0.4s, v4.4s
+	WORD $0x6e23dc44 // fmul v4.4s, v2.4s, v3.4s
 	WORD $0x6e23dc00 // fmul v0.4s, v0.4s, v3.4s
-	FMOVD 0(R2), F1
-	FMOVD 0(R4), F5
+	FMOVD 0(R1), F1
 	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
 	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
 	WORD $0x6e24dca5 // fmul v5.4s, v5.4s, v4.4s
-	FMOVD F5, 0(R0)
-	FMOVD F0, 0(R1)
+	FMOVD F5, 0(R1)
+	FMOVD F0, 0(R2)
 	ADD $8, R0
 	ADD $8, R1
 	ADD $8, R2
@@ -1561,19 +1567,22 @@ one:
 	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
 	WORD $0x4e651c63 // bic v3.16b, v3.16b, v5.16b
 	WORD $0x4e30d463 // fadd v3.4s, v3.4s, v16.4s
+	WORD $0x6e23fc01 // fdiv v1.4s, v0.4s, v3.4s
+	FMOVS 0(R4), F5
+	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
+	FMOVS F1, 0(R0)
 	WORD $0x6e23fe03 // fdiv v3.4s, v16.4s, v3.4s
 	WORD $0x4ea3d604 // fsub v4.4s, v16.4s, v3.4s
-	VMOV V16.B16, V5.B16
-	WORD $0x4e24cc05 // fmla v5.4s, v0.4s, v4.4s
-	WORD $0x6e23dca4 // fmul v4.4s, v5.4s, v3.4s
+	VMOV V16.B16, V2.B16
+	WORD $0x4e24cc02 // fmla v2.4s, v0.4s, v4.4s
+	WORD $0x6e23dc44 // fmul v4.4s, v2.4s, v3.4s
 	WORD $0x6e23dc00 // fmul v0.4s, v0.4s, v3.4s
-	FMOVS 0(R2), F1
-	FMOVS 0(R4), F5
+	FMOVS 0(R1), F1
 	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
 	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
 	WORD $0x6e24dca5 // fmul v5.4s, v5.4s, v4.4s
-	FMOVS F5, 0(R0)
-	FMOVS F0, 0(R1)
+	FMOVS F5, 0(R1)
+	FMOVS F0, 0(R2)
 done:
 	RET
 

@@ -77,8 +77,7 @@ var lanes = map[string]struct {
 	"swiglu": {3,
 		func(k *kernels, s [][]float32) []float64 { k.swiglu(s[0], s[1], s[2]); return nil }},
 	"swigluGrad": {5,
-		func(k *kernels,
-			s [][]float32) []float64 {
+		func(k *kernels, s [][]float32) []float64 {
 			k.swigluGrad(s[0], s[1], s[2], s[3], s[4])
 			return nil
 		}},

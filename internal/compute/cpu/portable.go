@@ -261,10 +261,11 @@ func swigluGo(y, gate, up []float32) {
 	}
 }
 
-func swigluGradGo(dgate, dup, dy, gate, up []float32) {
-	dgate, dup, dy, up = dgate[:len(gate)], dup[:len(gate)], dy[:len(gate)], up[:len(gate)]
+func swigluGradGo(y, dgate, dup, gate, up []float32) {
+	swigluGo(y, gate, up)
+	dgate, dup, up = dgate[:len(gate)], dup[:len(gate)], up[:len(gate)]
 	for i, g := range gate {
-		s, d := 1/(1+exp(-g)), dy[i]
+		s, d := 1/(1+exp(-g)), dgate[i]
 		dgate[i], dup[i] = d*up[i]*(s*(1+float32(g*(1-s)))), d*(g*s)
 	}
 }

@@ -51,7 +51,7 @@ func softGradAvx2(s, dp []float32, scale, lse, delta float32)
 func swigluAvx2(y, gate, up []float32)
 
 //go:noescape
-func swigluGradAvx2(dgate, dup, dy, gate, up []float32)
+func swigluGradAvx2(y, dgate, dup, gate, up []float32)
 
 //go:noescape
 func adamWAvx2(w, grad, m, v []float32, c *adamConsts)
@@ -181,7 +181,7 @@ func softGradAvx512(s, dp []float32, scale, lse, delta float32)
 func swigluAvx512(y, gate, up []float32)
 
 //go:noescape
-func swigluGradAvx512(dgate, dup, dy, gate, up []float32)
+func swigluGradAvx512(y, dgate, dup, gate, up []float32)
 
 //go:noescape
 func adamWAvx512(w, grad, m, v []float32, c *adamConsts)

@@ -51,7 +51,7 @@ func softGradNeon(s, dp []float32, scale, lse, delta float32)
 func swigluNeon(y, gate, up []float32)
 
 //go:noescape
-func swigluGradNeon(dgate, dup, dy, gate, up []float32)
+func swigluGradNeon(y, dgate, dup, gate, up []float32)
 
 //go:noescape
 func adamWNeon(w, grad, m, v []float32, c *adamConsts)
