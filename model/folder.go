@@ -443,10 +443,9 @@ func (m *Model) Save(create func(name string) (io.WriteCloser, error), dtype str
 }
 
 // ReadConfig reads dir/config.json, a file like it, or a GGUF file's metadata; of a folder of
-// adapters, the base's. It refuses settings that are not implemented: other model types, windows
-// and activations that their families do not have, rope types other than "default", "linear",
-// "llama3" and "yarn", biases on other projections, soft-capped logits, quantized weights. Such
-// errors wrap ErrUnsupported.
+// adapters, the base's. It refuses settings that are not implemented: other model types, windows,
+// activations, caps and rope types that their families do not have, layers of Mamba, mixtures of
+// experts, biases on other projections, quantized weights. Such errors wrap ErrUnsupported.
 func ReadConfig(dir string) (Config, error) {
 	if a, has, err := adapterOf(dir); err != nil {
 		return Config{}, err

@@ -372,6 +372,23 @@ func TestSoftCapsByDevice(t *testing.T) {
 	must(t, m.Close())
 }
 
+// Longrope's short factors hold for the original positions, the last one included; a longer
+// sequence, whose positions transformers would all turn by the long factors, is refused.
+func TestLongRopeEnds(t *testing.T) {
+	m := load(t, ref.New(), "phi3", Options{})
+	defer m.Close()
+	seqs := seqsOf(97, 64)
+	whole, _, err := m.LogProbs(seqs, 1)
+	must(t, err)
+	part, _, err := m.LogProbs([]Seq{Answer(seqs[0].IDs[:63], seqs[0].Prompt())}, 1)
+	must(t, err)
+	same(t, "before the last position", part[0], whole[0][:len(part[0])])
+	if _, _, err = m.LogProbs(seqsOf(97, 65), 1); err == nil ||
+		!strings.Contains(err.Error(), "longrope's original_max_position_embeddings 64") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestPacks(t *testing.T) {
 	var seqs []Seq
 	for _, n := range []int{3, 4, 10, 1, 1, 1, 7} {
