@@ -102,6 +102,10 @@ func TestRanksChangeNoBit(t *testing.T) {
 		{config.DPO, nil},
 		{config.OPD, []string{"rollout.temperature=1"}},
 		{config.OPD, []string{"rollout.temperature=1", "teacher.loss=topk"}},
+		{config.OPD, byHint("rollout.temperature=1", "teacher.loss=exact", "data.train_files="+
+			tagged(t, func(i int) any { return string("ab"[i%2]) }))},
+		{config.OPD, coached("rollout.temperature=1", "teacher.loss=topk", "teacher.renew=2",
+			"coach.plain=0.5")},
 	} {
 		if i%2 == 1 && (testing.Short() || i > 2 && !hostile.Long()) {
 			continue
