@@ -139,10 +139,14 @@ func TestCollectKill(t *testing.T) {
 		if _, err := os.Stat(out); code == exitDone || code == -1 && err == nil {
 			break // it may be killed between its output and its end
 		}
-		if code != -1 {
+		switch {
+		case code == -1:
+			killed++
+		case strings.Contains(p.said.String(), "the same command asks again"):
+			// three tries of one prompt met the server's misbehaviour
+		default:
 			t.Fatalf("seed %d: exit status %d\n%s", seed, code, p.said.String())
 		}
-		killed++
 		time.Sleep(20 * time.Millisecond) // requests of the dead process arrive
 		have := journalled(t, out+".journal")
 		if raw, err := os.ReadFile(out + ".journal"); err == nil && len(raw) > 0 &&
