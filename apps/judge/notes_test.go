@@ -45,16 +45,7 @@ func notesReply(c endpointtest.Call) string {
 
 // notesBench is a coach by the rule of words, where reply does not answer in its place.
 func notesBench(t *testing.T, reply func(c endpointtest.Call) string) *bench {
-	b := newBench(t)
-	b.reply = func(c endpointtest.Call, _ map[string]string) string {
-		if reply != nil {
-			if text := reply(c); text != "" {
-				return text
-			}
-		}
-		return notesReply(c)
-	}
-	return b
+	return ruledBench(t, notesReply, reply)
 }
 
 // Each answer has its own notes, equal ones the same with one request, by the rules that are given;

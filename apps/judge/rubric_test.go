@@ -83,14 +83,19 @@ func wordReply(c endpointtest.Call) string {
 
 // rubricBench is a judge by the rule of words, where reply does not answer in its place.
 func rubricBench(t *testing.T, reply func(c endpointtest.Call) string) *bench {
+	return ruledBench(t, wordReply, reply)
+}
+
+// ruledBench is a judge that answers by rule, where instead, which may be nil, gives no reply.
+func ruledBench(t *testing.T, rule, instead func(c endpointtest.Call) string) *bench {
 	b := newBench(t)
 	b.reply = func(c endpointtest.Call, _ map[string]string) string {
-		if reply != nil {
-			if text := reply(c); text != "" {
+		if instead != nil {
+			if text := instead(c); text != "" {
 				return text
 			}
 		}
-		return wordReply(c)
+		return rule(c)
 	}
 	return b
 }
