@@ -179,21 +179,29 @@ func (s *suite) alloc() {
 	}
 }
 
-// available checks that the free memory falls by the size of an allocation, if it is known.
+// available checks that the free memory falls by the size of an allocation, if it is known. Of the
+// system's memory other programs take and give back gigabytes at any time: one of ten tries must
+// show it.
 func (s *suite) available() {
-	before := s.dev.Available()
-	if before == 0 {
-		return
+	var said string
+	for range 10 {
+		before := s.dev.Available()
+		if before == 0 {
+			return
+		}
+		x, err := s.dev.Alloc("large", compute.Wide, 1<<22)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.dev.Upload(x, s.normal(1<<22)) // so that the system sees it used
+		after := s.dev.Available()
+		s.dev.Free(x)
+		if after >= 0 && before-after >= -1<<30 && before-after <= 1<<30 {
+			return
+		}
+		said = fmt.Sprintf("%d bytes available, %d after 16 MiB were allocated", before, after)
 	}
-	x, err := s.dev.Alloc("large", compute.Wide, 1<<22)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.dev.Upload(x, s.normal(1<<22)) // so that the system sees it used
-	if after := s.dev.Available(); after < 0 || before-after < -1<<30 || before-after > 1<<30 {
-		s.t.Errorf("%d bytes available, %d after 16 MiB were allocated", before, after)
-	}
-	s.dev.Free(x)
+	s.t.Error(said)
 }
 
 // promise: a backend says of itself what its contract promises and its other tests show.
