@@ -158,10 +158,13 @@ func TestTeacherColumnFaults(t *testing.T) {
 	csv := filepath.Join(t.TempDir(), "rows.csv")
 	writeTest(t, csv, "content,teacher_response,hint\nq,a,h\n")
 	for _, c := range []struct{ path, prompt, by, want string }{
-		{csv, "", "tag", `columns "content", "teacher_response", "hint": no "tag" among them, which teacher.by names`},
+		{csv, "", "tag",
+			`columns "content", "teacher_response", "hint": no "tag" among them, which teacher.by names`},
 		{path, "", "tags", `row 0: column "tags": a list: teacher.by needs a text or a number there`},
-		{csv, "hints", "", `columns "content", "teacher_response", "hint": no "hints" among them, which teacher.prompt_key (--teacher-prompt-key) names`},
-		{path, "teacher_response", "", `column "teacher_response": teacher.prompt_key (--teacher-prompt-key) names it, and it is read for something else`},
+		{csv, "hints", "",
+			`columns "content", "teacher_response", "hint": no "hints" among them, which teacher.prompt_key (--teacher-prompt-key) names`},
+		{path, "teacher_response", "",
+			`column "teacher_response": teacher.prompt_key (--teacher-prompt-key) names it, and it is read for something else`},
 		{path, "tags", "", `row 0: column "tags": turn 0: "\"b\"" is no object with role and content`},
 	} {
 		cols := DefaultColumns()

@@ -228,7 +228,8 @@ func (m *Model) saveAdapter(create func(name string) (io.WriteCloser, error)) er
 	if w, err = create(adapterWeights); err != nil {
 		return fmt.Errorf("model: save: %w", err)
 	}
-	err = safetensors.Write(w, m.cfg.streams(weights), map[string]string{"format": "pt", baseDigest: digest})
+	err = safetensors.Write(w, m.cfg.streams(weights),
+		map[string]string{"format": "pt", baseDigest: digest})
 	if err = errors.Join(err, w.Close()); err != nil {
 		return fmt.Errorf("model: save: %s: %w", adapterWeights, err)
 	}

@@ -294,7 +294,8 @@ func (r *reader) hybrid(types []string) {
 		}
 	}
 	if types == nil {
-		r.fail("key \"layer_types\": is missing: %w: all layers are then Mamba, which is not implemented", ErrUnsupported)
+		r.fail("key \"layer_types\": is missing: %w: all layers are then Mamba, which is not implemented",
+			ErrUnsupported)
 	}
 }
 
@@ -539,7 +540,8 @@ func (c Config) validate() error {
 	}
 	if c.RotaryDim != 0 && (c.RotaryDim%2 != 0 || c.RotaryDim < 2 || c.RotaryDim >= c.HeadDim ||
 		!fam.LongRope) {
-		return fmt.Errorf("key \"partial_rotary_factor\": %d of %d elements of a head: %w for %s: rotary positions need pairs, and Phi-3", c.RotaryDim, c.HeadDim, ErrUnsupported, c.Architecture)
+		return fmt.Errorf(
+			"key \"partial_rotary_factor\": %d of %d elements of a head: %w for %s: rotary positions need pairs, and Phi-3", c.RotaryDim, c.HeadDim, ErrUnsupported, c.Architecture)
 	}
 	if !(c.RMSEps > 0 && c.RMSEps < 1) {
 		return fmt.Errorf("key \"rms_norm_eps\": %g: expected a number between 0 and 1", c.RMSEps)
@@ -559,7 +561,8 @@ func (c Config) validate() error {
 		}
 		if pairs := (or(c.RotaryDim, c.HeadDim)) / 2; s.Type == "longrope" && (!fam.LongRope ||
 			len(s.ShortFactors) != pairs || c.MaxPosition > s.OriginalMaxPosition) {
-			return fmt.Errorf("key \"short_factor\": %d numbers, of %d positions: %s has %d rotated pairs, and its short factors are for at most %d positions", len(s.ShortFactors), c.MaxPosition, c.Architecture, pairs, s.OriginalMaxPosition)
+			return fmt.Errorf(
+				"key \"short_factor\": %d numbers, of %d positions: %s has %d rotated pairs, and its short factors are for at most %d positions", len(s.ShortFactors), c.MaxPosition, c.Architecture, pairs, s.OriginalMaxPosition)
 		}
 		if s.Type == "yarn" && c.RopeTheta == 1 {
 			return fmt.Errorf(
@@ -594,11 +597,14 @@ func (c Config) validateLayers(fam architecture.Family) error {
 	}
 	if local := fam.LocalRope != architecture.Alike; c.LocalTheta != 0 &&
 		(!local || c.Window == 0) || local && c.Window > 0 && c.LocalTheta == 0 {
-		return fmt.Errorf("local rotary base %g with a window of %d: %s has one, of the layers with a window: %t", c.LocalTheta, c.Window, c.Architecture, local)
+		return fmt.Errorf(
+			"local rotary base %g with a window of %d: %s has one, of the layers with a window: %t",
+			c.LocalTheta, c.Window, c.Architecture, local)
 	}
 	if c.Conv != nil && (!fam.Convs || len(c.Conv) != c.Layers || c.Taps < 1 || c.Taps > 16) ||
 		c.Conv == nil && c.Taps != 0 {
-		return fmt.Errorf("key \"layer_types\": %d layers, a short convolution of %d tokens: %s takes one for each of %d layers, and 1 to 16 tokens, or none", len(c.Conv), c.Taps, c.Architecture, c.Layers)
+		return fmt.Errorf(
+			"key \"layer_types\": %d layers, a short convolution of %d tokens: %s takes one for each of %d layers, and 1 to 16 tokens, or none", len(c.Conv), c.Taps, c.Architecture, c.Layers)
 	}
 	if c.NoRope != nil && (fam.NoRope == architecture.AllRotate || len(c.NoRope) != c.Layers ||
 		fam.NoRope == architecture.AllOrNone && slices.Contains(c.NoRope, false)) {
@@ -607,7 +613,8 @@ func (c Config) validateLayers(fam architecture.Family) error {
 	}
 	if s := c.RopeScaling; fam.QueryScale && (s == nil || s.Type != "yarn") ||
 		!fam.QueryScale && s != nil && s.QueryBeta != 0 {
-		return fmt.Errorf("key \"llama_4_scaling_beta\": rotary settings %+v: %w for %s: Ministral 3 has it, with the rope type yarn", s, ErrUnsupported, c.Architecture)
+		return fmt.Errorf(
+			"key \"llama_4_scaling_beta\": rotary settings %+v: %w for %s: Ministral 3 has it, with the rope type yarn", s, ErrUnsupported, c.Architecture)
 	}
 	for _, f := range []struct {
 		name string
@@ -633,7 +640,8 @@ func (c Config) validateLayers(fam architecture.Family) error {
 // CheckDevice refuses a model that the backend cannot compute.
 func (c Config) CheckDevice(f Footprint) error {
 	if (c.ScoreCap > 0 || c.LogitCap > 0) && !f.SoftCaps() {
-		return fmt.Errorf("model: keys \"attn_logit_softcapping\" and \"final_logit_softcapping\": %g and %g: %w on this device: use --device cpu", c.ScoreCap, c.LogitCap, ErrUnsupported)
+		return fmt.Errorf(
+			"model: keys \"attn_logit_softcapping\" and \"final_logit_softcapping\": %g and %g: %w on this device: use --device cpu", c.ScoreCap, c.LogitCap, ErrUnsupported)
 	}
 	return nil
 }

@@ -25,7 +25,8 @@ func familiesTable(t *testing.T) string {
 		folders[c.Architecture] = append(folders[c.Architecture], "`"+name+"`")
 	}
 	var b strings.Builder
-	b.WriteString("| family | models | `model_type` | beside attention, SwiGLU and norms before | GGUF | device | compared with `transformers` |\n|---|---|---|---|---|---|---|\n")
+	b.WriteString(
+		"| family | models | `model_type` | beside attention, SwiGLU and norms before | GGUF | device | compared with `transformers` |\n|---|---|---|---|---|---|---|\n")
 	for _, name := range slices.Sorted(maps.Keys(architecture.Families)) {
 		f := architecture.Families[name]
 		gguf := files.GGUFArchitectures(f.ModelType)

@@ -290,8 +290,8 @@ type Weight struct {
 	Read func(dst []float32, lo int) error
 }
 
-// Weights returns all weights of a language model as its folder stores them, tied ones once. For a model
-// with adapters they are the base's with the adapters added, as in Merged, but one at a time:
+// Weights returns all weights of a language model as its folder stores them, tied ones once. For a
+// model with adapters they are the base's with the adapters added, as in Merged, but one at a time:
 // reading them in order takes the memory of the largest, no second model.
 func (m *Model) Weights() (list []Weight) {
 	params := m.params

@@ -168,7 +168,9 @@ func (l LoRA) fits(fam architecture.Family) error {
 			}
 		}
 		if len(in) > 0 && len(out) > 0 {
-			return fmt.Errorf("model: adapt: lora.targets: %s without %s: %s stores them as one matrix %s: name all of them", strings.Join(in, ","), strings.Join(out, ","), fam.ModelType, architecture.Module(f.Whole))
+			return fmt.Errorf(
+				"model: adapt: lora.targets: %s without %s: %s stores them as one matrix %s: name all of them",
+				strings.Join(in, ","), strings.Join(out, ","), fam.ModelType, architecture.Module(f.Whole))
 		}
 	}
 	return nil

@@ -45,9 +45,9 @@ func weightsAfter(t *testing.T, run string, steps int) string {
 	return string(raw)
 }
 
-// Notes give the bits of a run whose rows have the prompt with these notes for the teacher, whichever
-// the loss and the number of answers; without notes, for whatever reason, they are those of a run
-// without a coach.
+// Notes give the bits of a run whose rows have the prompt with these notes for the teacher,
+// whichever the loss and the number of answers; without notes, for whatever reason, they are those
+// of a run without a coach.
 func TestCoachIsAPromptByAnswer(t *testing.T) {
 	be := ready(t)
 	data := hinted(t, func(_ int, content string) any { return withAlways(content) })
@@ -85,8 +85,8 @@ func TestCoachIsAPromptByAnswer(t *testing.T) {
 }
 
 // Each answer has its own notes, and one that has none, or such as the teacher may not read, reads
-// the prompt without; the samples show them, and the figures count them. What the student reads does
-// not change.
+// the prompt without; the samples show them, and the figures count them. What the student reads
+// does not change.
 func TestCoachOfARound(t *testing.T) {
 	be := ready(t)
 	// of the rows in turn: notes by number, none, the answer itself, those that are not to be read
@@ -127,7 +127,8 @@ case $((n % 3)) in 0) echo null;; 1) printf '{"notes":"hint %d"}\n' $n;; 2) prin
 			if a.taught.notes != want || !strings.Contains(text, content) ||
 				strings.Contains(text, "hint") != (want != "") ||
 				want != "" && !strings.Contains(text, want+". "+content) {
-				t.Errorf("answer %d: notes %q, want %q, and the teacher reads %q", k, a.taught.notes, want, text)
+				t.Errorf("answer %d: notes %q, want %q, and the teacher reads %q", k, a.taught.notes, want,
+					text)
 			}
 			if got := o.read[k].seq.Response(); fmt.Sprint(got) != fmt.Sprint(a.ids) {
 				t.Errorf("answer %d: the teacher reads other tokens", k)
@@ -151,8 +152,8 @@ case $((n % 3)) in 0) echo null;; 1) printf '{"notes":"hint %d"}\n' $n;; 2) prin
 }
 
 // A teacher that is renewed is the student at the beginning of that step: with a renewal in each
-// step and nothing else to read its gradient is exactly 0, and plain prompts keep the teacher of the
-// start.
+// step and nothing else to read its gradient is exactly 0, and plain prompts keep the teacher of
+// the start.
 func TestTeacherIsRenewed(t *testing.T) {
 	be := ready(t)
 	for _, loss := range []string{"policy", "exact"} {
@@ -245,13 +246,14 @@ func TestCoachResumes(t *testing.T) {
 	}
 }
 
-// A coach that fails is named: before anything is written, where it is tried, and later with the row
-// and the way out, after which the same command goes on.
+// A coach that fails is named: before anything is written, where it is tried, and later with the
+// row and the way out, after which the same command goes on.
 func TestCoachThatFails(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "run")
 	err := openError(t, settings(config.OPD, run, "coach.command=echo no >&2; exit 3"), config.OPD)
-	wantError(t, err, config.ErrConfig, "coach.command: tried on the teacher's answer to row 0: checker: ")
+	wantError(t, err, config.ErrConfig,
+		"coach.command: tried on the teacher's answer to row 0: checker: ")
 	if _, err := os.Stat(run); err == nil {
 		t.Error("the run's folder was made")
 	}
@@ -270,7 +272,8 @@ func TestCoachThatFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	finished(t, be, c, config.OPD)
-	whole := settings(config.OPD, filepath.Join(t.TempDir(), "whole"), coached("trainer.total_steps=2")...)
+	whole := settings(config.OPD, filepath.Join(t.TempDir(), "whole"),
+		coached("trainer.total_steps=2")...)
 	finished(t, be, whole, config.OPD)
 	if weightsAfter(t, run, 2) != weightsAfter(t, whole.Trainer.Output, 2) {
 		t.Error("the run that went on has other weights")

@@ -18,8 +18,8 @@ import (
 	"gad/trainer/saved"
 )
 
-// The judges take no part in the game: the user's own programs, a checker and a coach, and a held-out
-// discriminator. None learns, so none is in a checkpoint.
+// The judges take no part in the game: the user's own programs, a checker and a coach, and a
+// held-out discriminator. None learns, so none is in a checkpoint.
 
 // judges holds the checker and the held-out discriminator that the settings name.
 type judges struct {
@@ -437,7 +437,8 @@ func (c *coach) describe(m Metrics, r *round, read *teachers) {
 		m["opd/notes_tokens"] = float64(tokens) / float64(with)
 	}
 	if share := 1 - m["opd/notes_frac"]; share > manyWithout {
-		text := fmt.Sprintf("coach: %d of %d answers have no notes that the teacher may read, the first: %s",
+		text := fmt.Sprintf(
+			"coach: %d of %d answers have no notes that the teacher may read, the first: %s",
 			of-with, of, cmp.Or(c.why, read.tooLong))
 		if lines := c.program.Said(); len(lines) > 0 { // on the rank that has run it
 			text += "; it said: " + lines[len(lines)-1]

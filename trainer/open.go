@@ -28,7 +28,8 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 		past:   progress{verified: map[int]bool{}, skipped: map[string]int{}},
 		warned: map[string]bool{}, con: report.NewConsole(o.Console, o.TTY)}
 	t.judges.t = t
-	s := &start{lateNotes: o.Notes, preset: o.Preset, teachers: o.Teachers, free: o.Backend.Available()}
+	s := &start{lateNotes: o.Notes, preset: o.Preset, teachers: o.Teachers,
+		free: o.Backend.Available()}
 	defer func() {
 		if err != nil {
 			err = checkpoint.ExplainFull(o.FS, cfg.Trainer.Output, 0, err)

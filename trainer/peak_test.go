@@ -115,7 +115,8 @@ func TestPeakIsThePlan(t *testing.T) {
 			"teacher.path=", "teacher.by=hint", "teacher.loss=" + []string{"exact", "policy"}[arm]}})
 		different := `n=0; while IFS= read -r x; do n=$((n+1)); printf '{"notes":"%d ` +
 			strings.Repeat("Add 4+7+3. ", 6) + `"}\n' $n; done`
-		noted := []string{"coach.command=" + different, "rollout.n=3", "coach.max_tokens=68", "data.max_prompt_length=26",
+		noted := []string{"coach.command=" + different, "rollout.n=3", "coach.max_tokens=68",
+			"data.max_prompt_length=26",
 			"coach.template={prompt}{notes}",
 			"teacher.loss=" + []string{"policy", "exact"}[arm]}
 		peaks(t, open, config.OPD, precision, [][]string{noted, append(noted,

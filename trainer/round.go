@@ -61,7 +61,8 @@ type taught struct {
 
 // newAnswer returns an answer of the given sequences, without scores.
 func newAnswer(cut bool, seqs ...*actor.Sequence) *answer {
-	a := &answer{cut: cut, seqs: seqs, check: math.NaN(), adv: math.NaN(), taught: taught{logp: math.NaN()}}
+	a := &answer{cut: cut, seqs: seqs, check: math.NaN(), adv: math.NaN(),
+		taught: taught{logp: math.NaN()}}
 	for _, s := range seqs {
 		if len(seqs) == 1 {
 			a.ids = s.Seq.TrainedIDs()

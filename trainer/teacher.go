@@ -110,7 +110,8 @@ func (c *teacher) findFolder(s *start, byTokens bool) error {
 	c.read(tok, mismatch != nil)
 	c.maxPositions = shape.MaxPosition
 	if end := t.tok.EndOfTurn(); byTokens && !slices.Contains(tok.EOS(), end) {
-		return fmt.Errorf("%w: %s: %s: does not end its answers with the student's %s, and with teacher.loss=%s the student would learn its other end: use teacher.loss=policy", config.ErrConfig, c.Key, dir, t.tok.Decode([]int32{end}, false), t.cfg.Teacher.Loss)
+		return fmt.Errorf(
+			"%w: %s: %s: does not end its answers with the student's %s, and with teacher.loss=%s the student would learn its other end: use teacher.loss=policy", config.ErrConfig, c.Key, dir, t.tok.Decode([]int32{end}, false), t.cfg.Teacher.Loss)
 	}
 	return nil
 }
@@ -163,7 +164,8 @@ func (c *teachers) of(r data.Row) (*teacher, error) {
 		}
 		known = append(known, one.Values...)
 	}
-	return nil, fmt.Errorf("%w: data: row %d: column %q (teacher.by): %q has no teacher among those of teacher.models (%s): add it there, or leave such rows out (data.where)", config.ErrConfig, r.Index, column, r.TeacherBy, strings.Join(known, ", "))
+	return nil, fmt.Errorf(
+		"%w: data: row %d: column %q (teacher.by): %q has no teacher among those of teacher.models (%s): add it there, or leave such rows out (data.where)", config.ErrConfig, r.Index, column, r.TeacherBy, strings.Join(known, ", "))
 }
 
 // updateTime returns the time of the teachers' passes inside updates of the student so far.
@@ -267,7 +269,8 @@ func (c *teacher) checkLength(row, tokens int) error {
 	if c.maxPositions == 0 || tokens <= c.maxPositions {
 		return nil
 	}
-	return fmt.Errorf("%w: data: row %d: the teacher would read %d tokens, and %s takes %d: lower data.max_prompt_length or data.max_response_length", config.ErrConfig, row, tokens, c.Path, c.maxPositions)
+	return fmt.Errorf(
+		"%w: data: row %d: the teacher would read %d tokens, and %s takes %d: lower data.max_prompt_length or data.max_response_length", config.ErrConfig, row, tokens, c.Path, c.maxPositions)
 }
 
 // reading is an answer as a teacher reads it.
@@ -286,8 +289,8 @@ func readSeqs(list []reading) []model.Seq {
 	return seqs
 }
 
-// readings returns the student's answers, each after its row as its teacher reads it, with the notes
-// on the answer. Notes that the teacher cannot read are removed.
+// readings returns the student's answers, each after its row as its teacher reads it, with the
+// notes on the answer. Notes that the teacher cannot read are removed.
 func (c *teachers) readings(r *round) (list []reading, err error) {
 	c.longer, c.tooLong = nil, ""
 	for _, g := range r.groups {
@@ -376,7 +379,8 @@ func (c *teacher) findServer(s *start, byTokens bool) error {
 			c.Key, c.URL)
 	}
 	if t.ranks.Size() > 1 {
-		return fmt.Errorf("%w: %s: one process asks a server, and this run has %d ranks: load the teacher (--teacher), or train with one", config.ErrConfig, c.Key, t.ranks.Size())
+		return fmt.Errorf(
+			"%w: %s: one process asks a server, and this run has %d ranks: load the teacher (--teacher), or train with one", config.ErrConfig, c.Key, t.ranks.Size())
 	}
 	tok := t.tok
 	if c.Path != "" {
@@ -391,7 +395,8 @@ func (c *teacher) findServer(s *start, byTokens bool) error {
 	}
 	mismatch := t.tok.Missing(tok)
 	if mismatch != "" && byTokens {
-		return fmt.Errorf("%w: teacher.path: %s: is not the student's tokenizer: %s: teacher.loss=%s compares distributions over its tokens: use teacher.loss=policy, which compares texts", config.ErrConfig, c.Path, mismatch, t.cfg.Teacher.Loss)
+		return fmt.Errorf(
+			"%w: teacher.path: %s: is not the student's tokenizer: %s: teacher.loss=%s compares distributions over its tokens: use teacher.loss=policy, which compares texts", config.ErrConfig, c.Path, mismatch, t.cfg.Teacher.Loss)
 	}
 	c.read(tok, mismatch != "")
 	return nil
@@ -631,8 +636,9 @@ func noteTeacherLogp(m Metrics, r *round, teacherST [][]float32) {
 	m["opd/teacher_nll"] = nll / float64(max(tokens, 1))
 }
 
-// A teacher that follows the student (teacher.renew): at the beginning of every N-th step it becomes
-// a frozen copy of the student. A checkpoint has the copy, unless the next step makes another one.
+// A teacher that follows the student (teacher.renew): at the beginning of every N-th step it
+// becomes a frozen copy of the student. A checkpoint has the copy, unless the next step makes
+// another one.
 
 // due reports whether the teacher is renewed at the beginning of the step after so many.
 func (c *teachers) due(steps int) bool {

@@ -272,9 +272,11 @@ func TestTeacherPromptSettings(t *testing.T) {
 		{at(11, 7), "", `row 11: column "hint": "7": neither a list of turns nor a string`},
 		{at(29, long), "", `row 29: column "hint" (teacher.prompt_key): `},
 		{at(29, long), "", " tokens in the teacher's chat template, and teacher.max_prompt_length is 64: raise it"},
-		{at(29, long), "teacher.max_prompt_length=900", "row 29: the teacher would read 691 tokens, and "},
+		{at(29, long), "teacher.max_prompt_length=900",
+			"row 29: the teacher would read 691 tokens, and "},
 		{none, "", `column "hint" (teacher.prompt_key): none of 40 rows has a value there`},
-		{none, "teacher.prompt_key=content", `column "content": teacher.prompt_key (--teacher-prompt-key) names it, and it is read for something else`},
+		{none, "teacher.prompt_key=content",
+			`column "content": teacher.prompt_key (--teacher-prompt-key) names it, and it is read for something else`},
 		{none, "data.turns=each", "data.turns is each, and teacher.prompt_key hint has one prompt of a row"},
 		{none, "teacher.max_prompt_length=20", "teacher.max_prompt_length 20 is below data.max_prompt_length 64"},
 	} {

@@ -14,8 +14,8 @@ import (
 	"gad/trainer/plan"
 )
 
-// tagged returns a copy of the training data whose column hint is the teacher's name, as of gives it
-// for a row.
+// tagged returns a copy of the training data whose column hint is the teacher's name, as of gives
+// it for a row.
 func tagged(t testing.TB, of func(i int) any) string {
 	t.Helper()
 	return hinted(t, func(i int, _ string) any { return of(i) })
@@ -92,8 +92,8 @@ func TestTeachersByRowAreSeparateRuns(t *testing.T) {
 	}
 }
 
-// In a step with rows of several teachers each answer has the log-probabilities of its row's, loaded
-// or behind a server, and the step's operations are those of both.
+// In a step with rows of several teachers each answer has the log-probabilities of its row's,
+// loaded or behind a server, and the step's operations are those of both.
 func TestTeachersOfAStep(t *testing.T) {
 	be := ready(t)
 	m, err := model.Load(be, fixed.student, model.Options{Kind: model.LM})
@@ -152,7 +152,8 @@ func TestTeachersByRowSettings(t *testing.T) {
 	ready(t)
 	known := tagged(t, func(i int) any { return string("ab"[i%2]) })
 	for _, c := range []struct{ data, more, want string }{
-		{tagged(t, func(i int) any { return string("aab"[i%2+i/39]) }), "", `configuration: data: row 39: column "hint" (teacher.by): "b" has no teacher among those of teacher.models (a, x): add it there, or leave such rows out (data.where)`},
+		{tagged(t, func(i int) any { return string("aab"[i%2+i/39]) }), "",
+			`configuration: data: row 39: column "hint" (teacher.by): "b" has no teacher among those of teacher.models (a, x): add it there, or leave such rows out (data.where)`},
 		{tagged(t, func(i int) any {
 			if i == 7 {
 				return nil
@@ -162,9 +163,12 @@ func TestTeachersByRowSettings(t *testing.T) {
 		{known, "teacher.models=", "teacher.by is hint, and teacher.models is empty: give VALUE=FOLDER"},
 		{known, "teacher.models=a", `teacher.models: "a": write VALUE=FOLDER or VALUE=URL`},
 		{known, "teacher.models=a=x,a=y", "teacher.models: a is given twice: a row has one teacher"},
-		{known, "teacher.path=x", "teacher.path is x, and teacher.by hint names the teachers of teacher.models: leave one of them out"},
-		{known, "teacher.models=a=" + fixed.blank + ",b=" + filepath.Join(fixed.root, "none"), "teacher.models: b: "},
-		{known, "teacher.loss=exact teacher.models=a=" + fixed.blank + ",b=http://x", "teacher.loss is exact, which needs whole distributions"},
+		{known, "teacher.path=x",
+			"teacher.path is x, and teacher.by hint names the teachers of teacher.models: leave one of them out"},
+		{known, "teacher.models=a=" + fixed.blank + ",b=" + filepath.Join(fixed.root, "none"),
+			"teacher.models: b: "},
+		{known, "teacher.loss=exact teacher.models=a=" + fixed.blank + ",b=http://x",
+			"teacher.loss is exact, which needs whole distributions"},
 		{known, "teacher.by=tag", `teacher.by): "" has no teacher`},
 	} {
 		run := filepath.Join(t.TempDir(), "run")

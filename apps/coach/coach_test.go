@@ -18,8 +18,8 @@ import (
 	"gad/trainer/checker"
 )
 
-// Each row has its line, in order; a row without notes has none, and says why; rows need no answer of
-// the teacher. A trial says what is to come.
+// Each row has its line, in order; a row without notes has none, and says why; rows need no answer
+// of the teacher. A trial says what is to come.
 func TestRows(t *testing.T) {
 	s, err := endpointtest.Start(&endpointtest.Server{
 		Answer: func(c endpointtest.Call, _ int) (string, string) {
@@ -46,7 +46,8 @@ func TestRows(t *testing.T) {
 			Content: []checker.Message{{Role: "user", Content: fmt.Sprint("q", i/2)}}})
 		in.Write(append(raw, '\n'))
 	}
-	t.Setenv(checker.TrialVar, `{"steps":10,"prompts":2,"answers":2,"prompt_bytes":40,"teacher_bytes":20}`)
+	t.Setenv(checker.TrialVar,
+		`{"steps":10,"prompts":2,"answers":2,"prompt_bytes":40,"teacher_bytes":20}`)
 	o := pipe.Options{Job: Job(judge.NotesRules), Model: "m", Dir: t.TempDir(), MaxTokens: 100,
 		Price:    &endpoint.Price{Input: 1000, Output: 1000},
 		Endpoint: endpoint.Options{BaseURL: s.URL, Retries: -1}}
@@ -68,7 +69,8 @@ func TestRows(t *testing.T) {
 		if n := len(s.Calls()) - calls; n != asked+asked/3 { // the refused one is none
 			t.Errorf("%d calls, %d answered", n, asked)
 		}
-		for _, text := range []string{"notes of m at 127.0.0.1:", ": a step asks 4 requests (2 for each of 2 prompts with 2 answers): ",
+		for _, text := range []string{"notes of m at 127.0.0.1:",
+			": a step asks 4 requests (2 for each of 2 prompts with 2 answers): ",
 			" in 10 steps", fmt.Sprintf("notes of 2 prompts: %d requests made, ", asked),
 			"; 1 without, the first: \"endpoint: "} {
 			if !strings.Contains(said.String(), text) {

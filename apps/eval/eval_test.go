@@ -204,7 +204,8 @@ func TestEvalAgainst(t *testing.T) {
 	}
 	o.Output = ""
 	if rows := sessiontest.Lines[quality.Row](t, string(raw)); len(rows) != 20 ||
-		*rows[3].ReverseKL != 0 || !(*rows[13].ReverseKL > 0) || !(*rows[13].ForwardKL > 0) || !(*rows[13].Fluency < 0) {
+		*rows[3].ReverseKL != 0 || !(*rows[13].ReverseKL > 0) || !(*rows[13].ForwardKL > 0) ||
+		!(*rows[13].Fluency < 0) {
 		t.Errorf("%s", raw)
 	}
 	text, _ := run(t, o)

@@ -472,7 +472,10 @@ func TestRecordsAreOfTheirSettings(t *testing.T) {
 	messages := []chat.Message{{Role: "user", Content: "Add 1+1"}}
 	for kind, key := range map[string]func(o Options) string{
 		"request": func(o Options) string { return requestKey(o, messages) },
-		"none":    func(o Options) string { return New(o).noneKey("gad rubric: none", wordGroup(1, "red")) },
+		"none": func(o Options) string {
+			return New(o).noneKey("gad rubric: none",
+				wordGroup(1, "red"))
+		},
 	} {
 		with := func(change func(o *Options)) string {
 			o := Options{Model: "m", MaxTokens: 2048, Extra: map[string]any{"top_k": 1.0}}

@@ -49,8 +49,8 @@ type noted struct {
 // Notes has the judge write notes on each answer, by rules, for a teacher that answers the prompt
 // anew (LLM-as-a-Coach, arXiv 2607.18110). Equal answers to a prompt have the same notes.
 //
-// An answer has no notes where Rubrics has no scores: without a usable reply, even after a reminder,
-// and where the endpoint does not answer. Notes with the answer's own text are not usable
+// An answer has no notes where Rubrics has no scores: without a usable reply, even after a
+// reminder, and where the endpoint does not answer. Notes with the answer's own text are not usable
 // (checker.CleanNotes).
 func (j *Judge) Notes(ctx context.Context, groups []Group, rules string,
 	first bool) ([]Noted, error) {
@@ -133,9 +133,9 @@ func notesQuestion(u noted) []chat.Message {
 // notesGuess is the assumed number of tokens of notes.
 const notesGuess = 120
 
-// ExpectNotes returns the expected cost of the notes on so many answers to one prompt, with an empty
-// journal and without reminders. prompt and teacher are lengths in bytes; the student's answers are
-// assumed as long as the teacher's.
+// ExpectNotes returns the expected cost of the notes on so many answers to one prompt, with an
+// empty journal and without reminders. prompt and teacher are lengths in bytes; the student's
+// answers are assumed as long as the teacher's.
 func ExpectNotes(prompt, teacher float64, answers int, rules string) Estimate {
 	n := float64(answers)
 	asked := float64(len(rules)+len(notesForm))/BytesPerToken + (prompt+2*teacher)/BytesPerToken

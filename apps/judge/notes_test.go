@@ -116,9 +116,12 @@ func TestNotesThatCannotBeUsed(t *testing.T) {
 			}
 			return ""
 		}, nil},
-		"a list":   {func(string, bool) string { return `{"notes": ["a"]}` }, map[int]string{0: "no text", 1: "no text", 2: "no text"}},
-		"a number": {func(string, bool) string { return `{"notes": null}` }, map[int]string{0: "no text", 1: "no text", 2: "no text"}},
-		"blank":    {func(string, bool) string { return `{"notes": " \n"}` }, map[int]string{0: "without text", 1: "without text", 2: "without text"}},
+		"a list": {func(string, bool) string { return `{"notes": ["a"]}` },
+			map[int]string{0: "no text", 1: "no text", 2: "no text"}},
+		"a number": {func(string, bool) string { return `{"notes": null}` },
+			map[int]string{0: "no text", 1: "no text", 2: "no text"}},
+		"blank": {func(string, bool) string { return `{"notes": " \n"}` },
+			map[int]string{0: "without text", 1: "without text", 2: "without text"}},
 		"two sets": {func(string, bool) string { return `{"notes": "a"} or {"notes": "b"}` },
 			map[int]string{0: "two objects", 1: "two objects", 2: "two objects"}},
 	} {
@@ -157,8 +160,8 @@ var noteFaults = []func(answer, right string) string{
 }
 
 // 300 coaches that do any of this, rarely or always: none is an error, notes that are there are the
-// right ones, the journal gives the same notes, and the same gaps, with nobody asked, and no request
-// that was answered is made again.
+// right ones, the journal gives the same notes, and the same gaps, with nobody asked, and no
+// request that was answered is made again.
 func TestFaultyCoaches(t *testing.T) {
 	t.Parallel()
 	server, err := endpointtest.Start(&endpointtest.Server{})
@@ -190,7 +193,8 @@ func TestFaultyCoaches(t *testing.T) {
 		key, _ := json.Marshal(c.Messages)
 		paid[c.Model+string(key)]++
 		mu.Unlock()
-		fmt.Fprintf(w, `{"choices":[{"message":{"content":%s},"finish_reason":"stop"}],"usage":{"prompt_tokens":100,"completion_tokens":10}}`, raw)
+		fmt.Fprintf(w,
+			`{"choices":[{"message":{"content":%s},"finish_reason":"stop"}],"usage":{"prompt_tokens":100,"completion_tokens":10}}`, raw)
 		return true
 	}
 	n, dir := hostile.Share(300), t.TempDir()

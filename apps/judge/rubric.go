@@ -135,7 +135,8 @@ func (j *Judge) lookupNone(key string) (why string, ok bool, err error) {
 	}
 	var r record
 	if err := json.Unmarshal(raw, &r); err != nil || r.Kind != "none" {
-		return "", false, fmt.Errorf("judge: journal: the record %s is none of this command: give another folder",
+		return "", false, fmt.Errorf(
+			"judge: journal: the record %s is none of this command: give another folder",
 			key)
 	}
 	return r.Reply, true, nil

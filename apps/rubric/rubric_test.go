@@ -67,7 +67,8 @@ func call(o pipe.Options, in string) (out, said string, err error) {
 }
 
 func options(s *endpointtest.Server, dir string) pipe.Options {
-	return pipe.Options{Job: Job, Endpoint: endpoint.Options{BaseURL: s.URL, Retries: -1, Concurrency: 3},
+	return pipe.Options{Job: Job, Endpoint: endpoint.Options{BaseURL: s.URL, Retries: -1,
+		Concurrency: 3},
 		Model: "m", Dir: dir, MaxTokens: 100}
 }
 

@@ -47,7 +47,8 @@ func answerRows(name string, in io.Reader, out io.Writer,
 				"%s: row %d of standard input: %w: give one JSON object per line", name,
 				line, err)
 		case row.Prompt == nil || row.Response == nil:
-			return fmt.Errorf("%s: row %d of standard input: prompt or response is missing: each row needs both", name, line)
+			return fmt.Errorf(
+				"%s: row %d of standard input: prompt or response is missing: each row needs both", name, line)
 		}
 		g, err := Check(*row.Prompt, *row.Response)
 		if err != nil {

@@ -37,9 +37,9 @@ const shellNotes = `while IFS= read -r line; do case $line in
 *'"truncated":true}') echo '{"notes":"Be brief."}';; *) echo '{"notes":"It may be longer."}';; esac; done`
 
 // A run with notes of gad coach has the bits of the same run with a program that writes the same
-// notes by rule. Played again from the journal, with nobody to ask, it has them too; so it has after
-// kill -9 in a step, which has at most what was in the air asked twice. A coach that is often at
-// fault ends no run, and its run is played again with the same gaps. The samples have the notes.
+// notes by rule. Played again from the journal, with nobody to ask, it has them too; so it has
+// after kill -9 in a step, which has at most what was in the air asked twice. A coach that is often
+// at fault ends no run, and its run is played again with the same gaps. The samples have the notes.
 func TestCoachRun(t *testing.T) {
 	path, f := built(t), ready(t)
 	work := t.TempDir()
@@ -86,7 +86,8 @@ func TestCoachRun(t *testing.T) {
 		}
 	}
 	coach := func(url, journal string) {
-		script(fmt.Sprintf(`exec "$GAD" coach --base-url %s --key-env COACH_KEY --model rule --journal %s --retries 0 --concurrency %d`, url, journal, inTheAir))
+		script(fmt.Sprintf(
+			`exec "$GAD" coach --base-url %s --key-env COACH_KEY --model rule --journal %s --retries 0 --concurrency %d`, url, journal, inTheAir))
 	}
 	args := func(run string) []string {
 		return []string{"opd", "--model", f.path("student"), "--teacher", f.path("student"), "--data",
@@ -120,7 +121,8 @@ func TestCoachRun(t *testing.T) {
 	said := play("coached")
 	equalRuns(t, "coached", "ruled", steps)
 	first := len(server.Calls())
-	wantSaid := regexp.MustCompile(`coach: notes of rule at 127\.0\.0\.1:\d+: a step asks 9 requests \(3 for each of 3 prompts with 3 answers\): \d+ tokens to it and \d+ from it; estimate by 4 bytes per token and answers as long as the teacher's`)
+	wantSaid := regexp.MustCompile(
+		`coach: notes of rule at 127\.0\.0\.1:\d+: a step asks 9 requests \(3 for each of 3 prompts with 3 answers\): \d+ tokens to it and \d+ from it; estimate by 4 bytes per token and answers as long as the teacher's`)
 	if !wantSaid.MatchString(said) ||
 		!strings.Contains(said, "coach: notes of 1 prompt: 1 request made, ") {
 		t.Errorf("the cost is not said at the start:\n%s", said)
@@ -192,7 +194,8 @@ func TestCoachRun(t *testing.T) {
 	play("faulty-replayed")
 	equalRuns(t, "faulty-replayed", "faulty", steps)
 	out, _ := must(t, "coach", "--spent", "--journal", "faulty-kept")
-	if ok, _ := regexp.MatchString(`^faulty-kept: \d+ replies of the judge, \d+ tokens to it and \d+ from it; \d+ answers? without an answer of the endpoint\n$`, out); !ok {
+	if ok, _ := regexp.MatchString(
+		`^faulty-kept: \d+ replies of the judge, \d+ tokens to it and \d+ from it; \d+ answers? without an answer of the endpoint\n$`, out); !ok {
 		t.Errorf("spent: %s", out)
 	}
 }

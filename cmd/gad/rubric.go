@@ -40,9 +40,12 @@ func pipeFlags(model, journal string) []cli.Flag {
 			floatRange(0, 2)),
 		withLimits(&cli.IntFlag{Name: "max-tokens", Value: 2048,
 			Usage: "longest reply, tokens; more for a model that reasons"}, oneTo(1<<20, "")),
-		&cli.StringFlag{Name: "extra", Usage: `more fields of a request, as JSON; null leaves one out: {"max_completion_tokens": 4096, "max_tokens": null, "temperature": null}`},
-		&cli.StringFlag{Name: "prices", Usage: `file with prices in USD per million tokens: {"MODEL": {"input": 2.5, "output": 10}}`},
-		&cli.BoolFlag{Name: "spent", Usage: "read no rows: print what the replies in --journal have taken, and with --model and --prices what they cost"},
+		&cli.StringFlag{Name: "extra",
+			Usage: `more fields of a request, as JSON; null leaves one out: {"max_completion_tokens": 4096, "max_tokens": null, "temperature": null}`},
+		&cli.StringFlag{Name: "prices",
+			Usage: `file with prices in USD per million tokens: {"MODEL": {"input": 2.5, "output": 10}}`},
+		&cli.BoolFlag{Name: "spent",
+			Usage: "read no rows: print what the replies in --journal have taken, and with --model and --prices what they cost"},
 	}, endpointFlags()...)
 }
 
@@ -113,7 +116,8 @@ func coachCommand(p *program) *cli.Command {
 		Description: "Reads the rows that a checker gets from standard input and writes {\"notes\": ...} for each: --coach '\"$GAD\" coach --base-url URL --model M'.\n" +
 			"One request for each different answer. What the model has replied is kept in --journal and not asked again: doc/opd.md.",
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "rules", Usage: "file with the rules by which notes are written, in the place of gad's own"},
+			&cli.StringFlag{Name: "rules",
+				Usage: "file with the rules by which notes are written, in the place of gad's own"},
 			&cli.BoolFlag{Name: "print-rules", Usage: "read no rows: print gad's own rules, to edit them"},
 		}, pipeFlags("the model that writes notes, as the endpoint calls it", "notes")...),
 		Action: func(c *cli.Context) error {
@@ -137,7 +141,8 @@ func coachCommand(p *program) *cli.Command {
 func readRules(path string) (string, error) {
 	f, err := files().Open(path)
 	if err != nil {
-		return "", usage("coach: --rules: %v: give a text file, such as gad coach --print-rules > FILE", err)
+		return "", usage("coach: --rules: %v: give a text file, such as gad coach --print-rules > FILE",
+			err)
 	}
 	defer f.Close()
 	raw, err := io.ReadAll(io.LimitReader(f, maxRules+1))

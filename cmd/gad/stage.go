@@ -29,7 +29,8 @@ var stageFlags = []stageFlag{
 	{"reward-model", "model.reward_path",
 		"model folder or GGUF file that the discriminator starts from (default: the student's)"},
 	{"teacher-url", "teacher.url", "server that scores answers as a teacher: vLLM, SGLang or gad serve. Its key is in GAD_TEACHER_KEY"},
-	{"teacher-models", "teacher.models", "several teachers, by the column of teacher.by: VALUE=FOLDER or VALUE=URL,..."},
+	{"teacher-models", "teacher.models",
+		"several teachers, by the column of teacher.by: VALUE=FOLDER or VALUE=URL,..."},
 	{"teacher", "teacher.path", "model whose probabilities the student learns from: a model folder or GGUF file"},
 	{"data", "data.train_files", "training data: file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
 	{"val-data", "data.val_files", "held-out data for the val/ metrics; files as for --data"},
@@ -213,8 +214,8 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 // teacherKey names the variable of the environment that has the key of teacher.url.
 const teacherKey = "GAD_TEACHER_KEY"
 
-// teacherServers returns the servers of teacher.url and teacher.models by their addresses, where the
-// stage asks them. It opens no connection.
+// teacherServers returns the servers of teacher.url and teacher.models by their addresses, where
+// the stage asks them. It opens no connection.
 func teacherServers(cfg config.Config, stage config.Stage,
 	say func(text string)) (map[string]trainer.Scores, error) {
 	servers := map[string]trainer.Scores{}

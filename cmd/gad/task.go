@@ -14,8 +14,8 @@ import (
 	"gad/checkpoint"
 )
 
-// taskCommand returns the command gad task make|check|notes: each kind is a subcommand, so that flags may
-// follow it.
+// taskCommand returns the command gad task make|check|notes: each kind is a subcommand, so that
+// flags may follow it.
 func (p *program) taskCommand() *cli.Command {
 	var makes, checks, notes []*cli.Command
 	var kinds []string
@@ -36,7 +36,8 @@ func (p *program) taskCommand() *cli.Command {
 	verbs := []*cli.Command{
 		{Name: "make", Usage: "write a task's rows and an untrained student", Subcommands: makes},
 		{Name: "check", Usage: "a checker for --checker: reads rows from standard input, writes a score and the form of each answer to standard output", Subcommands: checks},
-		{Name: "notes", Usage: "a coach for gad opd --coach, by rule: writes what is wrong in each answer, beside what check writes", Subcommands: notes},
+		{Name: "notes",
+			Usage: "a coach for gad opd --coach, by rule: writes what is wrong in each answer, beside what check writes", Subcommands: notes},
 	}
 	for i, v := range verbs {
 		known := strings.Join([][]string{made, kinds, kinds}[i], ", ")

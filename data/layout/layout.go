@@ -301,16 +301,18 @@ func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 	return l, note, nil
 }
 
-// bindTeacher sets the columns of the teacher's prompts, which has no other use, and of the teacher's
-// name. Unless anyKey allows columns that the first rows lack, the file must have them.
+// bindTeacher sets the columns of the teacher's prompts, which has no other use, and of the
+// teacher's name. Unless anyKey allows columns that the first rows lack, the file must have them.
 func (l *Layout) bindTeacher(c Columns, names []string, anyKey bool) error {
 	const promptKey = "teacher.prompt_key (--teacher-prompt-key)"
 	if name := c.TeacherPrompt; name != "" && l.Reads(name) {
-		return fmt.Errorf("column %q: %s names it, and it is read for something else: copy it into a column with another name", name, promptKey)
+		return fmt.Errorf(
+			"column %q: %s names it, and it is read for something else: copy it into a column with another name", name, promptKey)
 	}
 	for _, x := range [][2]string{{c.TeacherPrompt, promptKey}, {c.TeacherBy, "teacher.by"}} {
 		if x[0] != "" && !slices.Contains(names, x[0]) && !anyKey {
-			return fmt.Errorf("columns %s: no %q among them, which %s names: name one of them", QuoteNames(names), x[0], x[1])
+			return fmt.Errorf("columns %s: no %q among them, which %s names: name one of them",
+				QuoteNames(names), x[0], x[1])
 		}
 	}
 	l.TeacherPrompt, l.TeacherBy = c.TeacherPrompt, c.TeacherBy

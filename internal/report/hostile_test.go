@@ -34,7 +34,8 @@ func TestHostileFormats(t *testing.T) {
 		`{"level":"info","time":"2026-01-02T03:04:06Z","msg":"step 1/9  d_acc 0.5","step":1}` + "\n" +
 		`{"level":"info","time":"2026-01-02T03:04:07Z","msg":"done","end":"finished"}` + "\n")
 	for _, s := range []Sample{{1, "p", "s", "t", 1, 2, 3, nil, nil, nil, "n\n<"},
-		{2, "é\u2028", "<b>", "\\", -1e-9, 0, 1e300, nil, []int{4}, &TreePlace{Parent: -1, Nodes: []TreeNode{{To: 4, Leaves: 1}}}, ""}} {
+		{2, "é\u2028", "<b>", "\\", -1e-9, 0, 1e300, nil, []int{4},
+			&TreePlace{Parent: -1, Nodes: []TreeNode{{To: 4, Leaves: 1}}}, ""}} {
 		b, err := json.Marshal(s)
 		if err != nil {
 			t.Fatal(err)

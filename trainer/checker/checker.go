@@ -6,8 +6,8 @@
 // finite, larger is better, 0 to 1 is usual; a label names the sort of answer. null, or a score
 // that is null, means that the program cannot score this answer. It ends with exit status 0.
 //
-// A coach is such a program whose notes are read, and not its score: {"notes":"Count anew."}. A line
-// without notes of this form costs its answer the notes, and is no error.
+// A coach is such a program whose notes are read, and not its score: {"notes":"Count anew."}. A
+// line without notes of this form costs its answer the notes, and is no error.
 //
 //	checker.go  the program: start here
 //	notes.go    notes that a teacher may read
@@ -217,7 +217,9 @@ func (c *Checker) exitError(ctx, deadline context.Context, out *answers, err err
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("checker: %q: interrupted: %w", c.Command, ctx.Err())
 	case deadline.Err() != nil && (child.Ended(err) || errors.Is(err, context.DeadlineExceeded)):
-		return c.failed("%s: not finished after %v, so it was stopped: make it faster, or raise the time limit (%s)%s", out.progress(), c.Timeout, c.Setting, stderr)
+		return c.failed(
+			"%s: not finished after %v, so it was stopped: make it faster, or raise the time limit (%s)%s",
+			out.progress(), c.Timeout, c.Setting, stderr)
 	case err != nil:
 		return c.failed("%s: ended with %v: must end with exit status 0%s", out.progress(), err,
 			stderr)

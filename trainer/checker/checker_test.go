@@ -61,8 +61,10 @@ func TestPrograms(t *testing.T) {
 		"objects and labels": {`echo '{"score":1,"label":"walk first","why":"."}'; echo '{"label":"","score":0}'; echo 0`, []Verdict{{1, "walk first", ""}, {}, {}}},
 		"no newline at the end": {"echo 1; echo 2; printf 3",
 			[]Verdict{{1, "", ""}, {2, "", ""}, {3, "", ""}}},
-		"carriage returns": {`printf '1\r\n2\r\n 3 \r\n'`, []Verdict{{1, "", ""}, {2, "", ""}, {3, "", ""}}},
-		"reads":            {`n=0; while read -r line; do echo $n; n=$((n+1)); done`, []Verdict{{0, "", ""}, {1, "", ""}, {2, "", ""}}},
+		"carriage returns": {`printf '1\r\n2\r\n 3 \r\n'`,
+			[]Verdict{{1, "", ""}, {2, "", ""}, {3, "", ""}}},
+		"reads": {`n=0; while read -r line; do echo $n; n=$((n+1)); done`,
+			[]Verdict{{0, "", ""}, {1, "", ""}, {2, "", ""}}},
 		"closes its input early": {"exec 0<&-; echo 1; echo 2; sleep 0.1; echo 3",
 			[]Verdict{{1, "", ""}, {2, "", ""}, {3, "", ""}}},
 		"speaks to people": {"echo hello >&2; echo 1; echo 2; echo 3",
@@ -233,7 +235,8 @@ func TestMeanAndShares(t *testing.T) {
 	if s := Shares(vs); m != 0.5 || none != 0 || len(s) != 2 || s["a"] != 0.5 || s["b"] != 0.25 {
 		t.Errorf("mean %g, shares %v", m, s)
 	}
-	if m, none := Mean([]Verdict{{1, "", ""}, {math.NaN(), "a", ""}, {0.5, "", ""}}); m != 0.75 || none != 1 {
+	if m, none := Mean([]Verdict{{1, "", ""}, {math.NaN(), "a", ""}, {0.5, "", ""}}); m != 0.75 ||
+		none != 1 {
 		t.Errorf("mean %g, %d without a score", m, none)
 	}
 	if m, none := Mean([]Verdict{{math.NaN(), "", ""}}); !math.IsNaN(m) || none != 1 {

@@ -11,7 +11,8 @@ import (
 // A coach's notes are read whatever else a line has; a line of another form has none, and only what
 // would give one answer's notes to another ends the call.
 func TestCoach(t *testing.T) {
-	lines := []string{`{"notes":"Count anew."}`, `{"score":0.5,"label":"x","notes":"Walk first.\nThen turn."}`,
+	lines := []string{`{"notes":"Count anew."}`,
+		`{"score":0.5,"label":"x","notes":"Walk first.\nThen turn."}`,
 		`null`, `1`, ``, `no json`, `{"notes":null}`, `{"notes":7}`, `{"notes":["a"]}`, `["notes"]`,
 		`{"notes":"a"} {"notes":"b"}`, `{"score":"high","notes":"kept"}`}
 	want := map[int]string{0: "Count anew.", 1: "Walk first.\nThen turn.", 11: "kept"}

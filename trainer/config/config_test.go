@@ -69,7 +69,8 @@ func TestFactsAreValid(t *testing.T) {
 	for _, f := range c.Fixed() {
 		fixed = append(fixed, f.Key)
 	}
-	if got, want := strings.Join(fixed, " "), "data.turns data.where data.template data.train_batch_size data.max_prompt_length data.max_response_length data.overlong_prompts data.truncated_teachers data.soft_labels rollout.chunk rollout.carry rollout.carry_head rollout.chunks algorithm.adv_power algorithm.env_weight actor.optim.moments actor.lora actor.lora.base critic.head critic.level critic.reads critic.optim.moments critic.lora critic.lora.base critic.group_ot teacher.by teacher.template teacher.system teacher.prompt_key teacher.max_prompt_length teacher.loss teacher.top_k teacher.horizon teacher.horizon_schedule teacher.renew teacher.weights coach.template coach.max_tokens coach.plain env.max_turns env.max_tokens env.invalid_penalty trainer.critic_warmup_until trainer.objective trainer.seed"; got != want {
+	if got, want := strings.Join(fixed, " "),
+		"data.turns data.where data.template data.train_batch_size data.max_prompt_length data.max_response_length data.overlong_prompts data.truncated_teachers data.soft_labels rollout.chunk rollout.carry rollout.carry_head rollout.chunks algorithm.adv_power algorithm.env_weight actor.optim.moments actor.lora actor.lora.base critic.head critic.level critic.reads critic.optim.moments critic.lora critic.lora.base critic.group_ot teacher.by teacher.template teacher.system teacher.prompt_key teacher.max_prompt_length teacher.loss teacher.top_k teacher.horizon teacher.horizon_schedule teacher.renew teacher.weights coach.template coach.max_tokens coach.plain env.max_turns env.max_tokens env.invalid_penalty trainer.critic_warmup_until trainer.objective trainer.seed"; got != want {
 		t.Errorf("fixed within a run: %s\nwant %s", got, want)
 	}
 	if Inherited("trainer.total_steps") || Inherited("critic.optim.lr_scheduler") ||

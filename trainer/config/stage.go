@@ -165,7 +165,8 @@ func (c TeacherConfig) LongestPrompt(rows DataConfig) int {
 // On reports whether notes are written on the answers of a stage.
 func (c CoachConfig) On(stage Stage) bool { return stage == OPD && c.Command != "" }
 
-// Longer returns by how many tokens notes may lengthen the prompt that the teacher of a stage reads.
+// Longer returns by how many tokens notes may lengthen the prompt that the teacher of a stage
+// reads.
 func (c CoachConfig) Longer(stage Stage) int {
 	if !c.On(stage) {
 		return 0

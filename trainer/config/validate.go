@@ -198,7 +198,8 @@ func (c TeacherConfig) validateRenew() (errs []error) {
 	case c.URL != "":
 		bad("teacher.renew is %d, and a server keeps its weights: load the teacher (--teacher)", n)
 	case c.By != "":
-		bad("teacher.renew is %d, and with teacher.by there are several teachers: leave one of them out", n)
+		bad("teacher.renew is %d, and with teacher.by there are several teachers: leave one of them out",
+			n)
 	case c.Weights != model.Native:
 		bad("teacher.renew is %d, and teacher.weights is %s: a copy of the student has its weights: use native", n, c.Weights)
 	}
@@ -229,7 +230,8 @@ func (c CoachConfig) validate(stage Stage, rows DataConfig) (errs []error) {
 	case c.Plain > 0 && n == 0:
 		bad("coach.plain %g of data.train_batch_size %d is no prompt: raise one of them", c.Plain, all)
 	case n == all:
-		bad("coach.plain %g of data.train_batch_size %d is all prompts: lower it, or raise the batch", c.Plain, all)
+		bad("coach.plain %g of data.train_batch_size %d is all prompts: lower it, or raise the batch",
+			c.Plain, all)
 	}
 	return errs
 }
@@ -244,7 +246,8 @@ func (c TeacherConfig) validateModels() (errs []error) {
 	}
 	for _, x := range [][2]string{{"teacher.path", c.Path}, {"teacher.url", c.URL}} {
 		if x[1] != "" {
-			bad("%s is %s, and teacher.by %s names the teachers of teacher.models: leave one of them out", x[0], x[1], c.By)
+			bad("%s is %s, and teacher.by %s names the teachers of teacher.models: leave one of them out",
+				x[0], x[1], c.By)
 		}
 	}
 	if c.Models == "" {

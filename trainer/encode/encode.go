@@ -47,16 +47,17 @@ func ForTeacher(r data.Row, system string) (data.Row, error) {
 	return WithSystem(r, system)
 }
 
-// WithNotes returns a row whose teacher reads notes with the prompt: template, with the last turn of
-// the user in the place of {prompt} and the notes in that of {notes}, takes that turn's place. It
-// fails on a row with prompt_ids and no prompt of the teacher's own.
+// WithNotes returns a row whose teacher reads notes with the prompt: template, with the last turn
+// of the user in the place of {prompt} and the notes in that of {notes}, takes that turn's place.
+// It fails on a row with prompt_ids and no prompt of the teacher's own.
 func WithNotes(r data.Row, template, notes string) (data.Row, error) {
 	turns := slices.Clone(r.Messages)
 	if r.TeacherPrompt != nil {
 		turns = slices.Clone(r.TeacherPrompt)
 	}
 	if len(turns) == 0 {
-		return r, fmt.Errorf("data: row %d: has prompt_ids, into which no notes can be put: give rows with messages", r.Index)
+		return r, fmt.Errorf(
+			"data: row %d: has prompt_ids, into which no notes can be put: give rows with messages", r.Index)
 	}
 	at := len(turns) - 1
 	for i, turn := range turns {

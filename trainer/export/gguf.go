@@ -141,7 +141,8 @@ var ggufFamilies = map[string]ggufFamily{
 		split: map[string][2]string{"shared_mlp.input_linear": {"ffn_gate", "ffn_up"}}},
 	"Olmo2": {arch: "olmo2", names: olmoNorms},
 	"Olmo3": {arch: "olmo2", names: olmoNorms},
-	"Lfm2": {arch: "lfm2", names: map[string]string{"operator_norm": "attn_norm", "ffn_norm": "ffn_norm",
+	"Lfm2": {arch: "lfm2", names: map[string]string{"operator_norm": "attn_norm",
+		"ffn_norm":              "ffn_norm",
 		"self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
 		"self_attn.out_proj": "attn_output", "conv.in_proj": "shortconv.in_proj",
 		"conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
@@ -205,7 +206,9 @@ func checkSupported(c model.Config) error {
 		return refuse("conv_L_cache 1", "llama.cpp takes 2 or more", "")
 	case (f.arch == "qwen2" || f.arch == "olmo2" || f.arch == "lfm2") && c.Heads*c.HeadDim != c.Hidden:
 		return refuse(fmt.Sprintf("head_dim %d with %d heads and hidden_size %d", c.HeadDim,
-			c.Heads, c.Hidden), fmt.Sprintf("llama.cpp takes a %s only where their product is the hidden size", c.Architecture), "")
+			c.Heads, c.Hidden),
+			fmt.Sprintf("llama.cpp takes a %s only where their product is the hidden size", c.Architecture),
+			"")
 	case f.arch != "llama" && rope == "llama3":
 		return refuse("rope type llama3 with "+c.Architecture, "llama.cpp has it with Llama only",
 			"")

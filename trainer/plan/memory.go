@@ -27,7 +27,8 @@ func Need(f model.Footprint, shape model.Config, c config.Config, stage config.S
 func longestRun(c config.Config, stage config.Stage, ranks int) Plan {
 	p := Plan{Stage: stage, ranks: ranks, PromptMean: float64(c.Data.MaxPrompt),
 		AnswerMean: float64(c.LongestSampled(stage)), whole: float64(c.MaxAnswer(stage)),
-		chunks: c.Chunks(stage), lastOnly: c.Critic.Reads == "last", teacher: theirs{apart: apart(c, stage)}}
+		chunks: c.Chunks(stage), lastOnly: c.Critic.Reads == "last",
+		teacher: theirs{apart: apart(c, stage)}}
 	if c.Coach.On(stage) && c.LoadsTeacher(stage) {
 		p.TeacherPromptMean =
 			float64(c.Teacher.LongestPrompt(c.Data) + c.Coach.Longer(stage))

@@ -25,7 +25,8 @@ func (p *Plan) tokens(x config.Pass, student float64) (prompts, answers float64)
 	return batch * p.promptOf(x.Network), batch * each
 }
 
-// promptOf returns the mean tokens of the prompts that a network reads for each prompt of the student.
+// promptOf returns the mean tokens of the prompts that a network reads for each prompt of the
+// student.
 func (p *Plan) promptOf(network config.Network) float64 {
 	if network == config.Teacher && p.TeacherPromptMean > 0 {
 		return p.TeacherPromptMean * max(p.teacher.apart, 1)

@@ -76,7 +76,8 @@ func (p *Plan) wholeMean() float64 { return max(p.whole, p.AnswerMean) }
 func (p *Plan) addCheckpoints(c config.Config) {
 	seconds := float64(p.checkpoint) / saveRate
 	p.addRepeated(fmt.Sprintf("checkpoint of %s, at an assumed %s a second",
-		report.Bytes(p.checkpoint), report.Bytes(saveRate)), seconds, seconds, everyAndLast(c.Trainer.SaveFreq))
+		report.Bytes(p.checkpoint), report.Bytes(saveRate)), seconds, seconds,
+		everyAndLast(c.Trainer.SaveFreq))
 }
 
 // addRepeated adds work between steps.

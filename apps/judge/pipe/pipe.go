@@ -3,8 +3,8 @@
 // each.
 //
 // Every call is a new process. The model's replies are kept in a folder of journals, one for each
-// list of prompts in a call: a call reads a single file, and a repeated step or validation finds the
-// replies that it has paid for.
+// list of prompts in a call: a call reads a single file, and a repeated step or validation finds
+// the replies that it has paid for.
 package pipe
 
 import (
@@ -156,11 +156,14 @@ func (job Job) read(in io.Reader) (groups []judge.Group, of []place, err error) 
 		case errors.Is(err, io.EOF):
 			return groups, of, nil
 		case err != nil:
-			return nil, nil, fmt.Errorf("%s: line %d of standard input: %w: give what a checker gets, one JSON object per line (doc/the-game.md)", job.Name, line, err)
+			return nil, nil, fmt.Errorf(
+				"%s: line %d of standard input: %w: give what a checker gets, one JSON object per line (doc/the-game.md)", job.Name, line, err)
 		case row.Response == nil || len(row.Content) == 0:
-			return nil, nil, fmt.Errorf("%s: line %d of standard input: has no response or no content: a %[1]s is about a conversation in text, and an answer", job.Name, line)
+			return nil, nil, fmt.Errorf(
+				"%s: line %d of standard input: has no response or no content: a %[1]s is about a conversation in text, and an answer", job.Name, line)
 		case row.Teacher == "" && job.NeedsTeacher != "":
-			return nil, nil, fmt.Errorf("%s: line %d of standard input: row %d has no teacher's answer: %s", job.Name, line, row.Row.Row, job.NeedsTeacher)
+			return nil, nil, fmt.Errorf("%s: line %d of standard input: row %d has no teacher's answer: %s",
+				job.Name, line, row.Row.Row, job.NeedsTeacher)
 		}
 		g, ok := at[row.Row.Row]
 		if !ok {
@@ -240,7 +243,9 @@ func (o Options) expect(host string, t checker.Trial) string {
 			o.cost(1, endpoint.Usage{PromptTokens: int(n * e.ToJudge),
 				CompletionTokens: int(n * e.FromJudge)})))
 	}
-	return fmt.Sprintf("%s of %s at %s: %s; estimate by %d bytes per token and answers as long as the teacher's", o.Job.What, session.Harmless(o.Model), host, strings.Join(parts, "; "), judge.BytesPerToken)
+	return fmt.Sprintf(
+		"%s of %s at %s: %s; estimate by %d bytes per token and answers as long as the teacher's",
+		o.Job.What, session.Harmless(o.Model), host, strings.Join(parts, "; "), judge.BytesPerToken)
 }
 
 // cost returns tokens and, if it is known, their price, for one time and for so many times.

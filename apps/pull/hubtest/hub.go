@@ -341,8 +341,8 @@ func answer(w http.ResponseWriter, v any) {
 	json.NewEncoder(w).Encode(v)
 }
 
-// Slowly returns a misbehaviour that sends large files, and ranges of them, in pieces of 100 kB with
-// pauses between the pieces.
+// Slowly returns a misbehaviour that sends large files, and ranges of them, in pieces of 100 kB
+// with pauses between the pieces.
 func Slowly(pause time.Duration) func(c Call, w http.ResponseWriter, r *http.Request) bool {
 	return func(c Call, w http.ResponseWriter, r *http.Request) bool {
 		if c.Kind != "cdn" {

@@ -342,8 +342,8 @@ type graph struct {
 }
 
 // Repeat runs op as the engine does: the first call queues and records its commands, the second
-// captures a graph, later ones compare and replay it, as long as the commands are the same. What was
-// compared ahead of the call needs its lists alone.
+// captures a graph, later ones compare and replay it, as long as the commands are the same. What
+// was compared ahead of the call needs its lists alone.
 func (b *Backend) Repeat(key string, in compute.Indices, op func()) {
 	ahead := b.ahead.key == key && b.ahead.commands > 0 && b.ahead.operations == b.operations
 	b.operations++

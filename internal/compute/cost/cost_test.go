@@ -172,8 +172,8 @@ func TestRepeat(t *testing.T) {
 	}
 }
 
-// Behind a call of Repeat with lists, Sample has the host compare the next call's commands while the
-// device runs, unless an operation comes between.
+// Behind a call of Repeat with lists, Sample has the host compare the next call's commands while
+// the device runs, unless an operation comes between.
 func TestRepeatAhead(t *testing.T) {
 	b := New(round)
 	x, h := tensor(t, b, compute.Wide, 500), tensor(t, b, compute.Narrow, 8)

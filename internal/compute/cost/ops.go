@@ -124,7 +124,8 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
 	b.moves(bytes)
 }
 
-// sums queues a kernel that moves so many bytes and writes parts of D sums, and the sum of the parts.
+// sums queues a kernel that moves so many bytes and writes parts of D sums, and the sum of the
+// parts.
 func (b *Backend) sums(bytes float64, parts, D int) {
 	written := wide * float64(parts) * float64(D)
 	b.moves(bytes + written)

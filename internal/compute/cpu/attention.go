@@ -435,8 +435,8 @@ func (b *Backend) byKeysBefore(wk *worker, j gradBlock, r keyRun, k0, k1 int) {
 	}
 }
 
-// softGrad makes scores s of query and head n into probabilities, and ds, do·v, into the gradient of
-// the scores before the scale.
+// softGrad makes scores s of query and head n into probabilities, and ds, do·v, into the gradient
+// of the scores before the scale.
 func (a *attnArgs) softGrad(k *kernels, s, ds []float32, scale float32, n int) {
 	if a.Cap == 0 {
 		k.softGrad(s, ds, scale, a.lse[n], a.delta[n])

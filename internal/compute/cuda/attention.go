@@ -355,8 +355,8 @@ func (b *Backend) counters(n int) driver.Ptr {
 // it changes seldom.
 func decodeStride(pages int) int { return (pages + 63) &^ 63 }
 
-// longestRow returns the length of a row of the page table, once each row's positions are found to be
-// in its pages of P tokens.
+// longestRow returns the length of a row of the page table, once each row's positions are found to
+// be in its pages of P tokens.
 func longestRow(rows [][]int32, P int, positions []int32) int {
 	most := 0
 	for r, pages := range rows {

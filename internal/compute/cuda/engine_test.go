@@ -450,7 +450,8 @@ func TestRepeatSeesDifferences(t *testing.T) {
 			ops := []func(){c.one, c.one, c.one, c.other, c.other, c.other, c.one}
 			for i, op := range ops {
 				want := state(op)
-				s.same(fmt.Sprintf("call %d", i), state(func() { b.Repeat(c.name, compute.Indices{}, op) }), want)
+				s.same(fmt.Sprintf("call %d", i), state(func() { b.Repeat(c.name, compute.Indices{}, op) }),
+					want)
 			}
 		})
 	}
@@ -592,9 +593,9 @@ func TestBeyond32Bits(t *testing.T) {
 	b.Free(cache)
 }
 
-// One pass for the gradients of a norm's input and scale has, in dx, the bits of two passes, and the
-// scale's sums are as near to those in float64. Rows are a warp's or a block's, and a block has one
-// turn, several, or more rows than the least.
+// One pass for the gradients of a norm's input and scale has, in dx, the bits of two passes, and
+// the scale's sums are as near to those in float64. Rows are a warp's or a block's, and a block has
+// one turn, several, or more rows than the least.
 func TestNormPasses(t *testing.T) {
 	for _, shape := range [][2]int{{1, 256}, {33, 250}, {33*1024 + 7, 16}, {3, 264}, {9, 4096},
 		{4*1024 + 3, 257}, {5, 4097}} {

@@ -49,7 +49,8 @@ func (b *Backend) logits(op string, k headWork, h driver.Ptr, W view, n, D, lo, 
 		false, nil)
 }
 
-// stats queues the statistics of the n rows' logits of the columns lo to hi-1, by one of two kernels.
+// stats queues the statistics of the n rows' logits of the columns lo to hi-1, by one of two
+// kernels.
 func (b *Backend) stats(kernel *driver.Kernel, k headWork, logp, target driver.Ptr, n, lo, hi int) {
 	b.launch(kernel, grid{n, blocks(hi-lo, headTile), 1, 128, 128},
 		at(k.part), at(logp), at(k.z), at(target), whole(hi-lo), whole(k.ld), whole(lo),

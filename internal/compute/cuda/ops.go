@@ -45,7 +45,8 @@ type kernelSet struct {
 	adamW [2][2]*driver.Kernel
 }
 
-// normKernels is the kernels of norms, by their types: grads computes both of the others' gradients.
+// normKernels is the kernels of norms, by their types: grads computes both of the others'
+// gradients.
 type normKernels struct {
 	forward     [2][2]*driver.Kernel // x, y
 	grad, grads [2][2]*driver.Kernel // dy, x and dx
@@ -217,10 +218,12 @@ func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
 	w := b.weights(op, table, b.narrow)
 	if w.t.quantised() {
 		b.launch(b.k.quant.embed[w.t-q8], b.eachRow(N, D), at(y.p), at(w.p), at(w.lo),
-			whole(w.first), at(indexBelow(b, "ids", ids, table.Rows)), whole(N), whole(D), flag(b.narrow == bf16))
+			whole(w.first), at(indexBelow(b, "ids", ids, table.Rows)), whole(N), whole(D),
+			flag(b.narrow == bf16))
 		return
 	}
-	b.launch(b.k.embed[w.t], b.eachRow(N, D), at(y.p), at(w.p), at(indexBelow(b, "ids", ids, table.Rows)), whole(N),
+	b.launch(b.k.embed[w.t], b.eachRow(N, D), at(y.p), at(w.p),
+		at(indexBelow(b, "ids", ids, table.Rows)), whole(N),
 		whole(D))
 }
 
@@ -422,7 +425,8 @@ func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a c
 	defer b.enter()()
 	b.launch(b.k.ropeCache[q.t], b.eachRow(N*(a.H+2*a.K), E/2), at(q.p), at(k.p), at(v.p), at(kc.p),
 		at(vc.p),
-		at(indexBelow(b, "pos", pos, P)), at(indexBelow(b, "slots", slots, compute.RowsOf(op, "kCache", kCache, W))), at(tab.p), whole(N), whole(a.H),
+		at(indexBelow(b, "pos", pos, P)), at(indexBelow(b, "slots", slots,
+			compute.RowsOf(op, "kCache", kCache, W))), at(tab.p), whole(N), whole(a.H),
 		whole(a.K), whole(E),
 		whole(qRow), whole(kRow), whole(vRow))
 }

@@ -26,8 +26,8 @@ const UnpackedVocab = unpackedVocab
 // SampleRows returns how many of R rows Sample takes at a time, with all their logits.
 func SampleRows(R, V int) int { return headLimits.sample.whole(R, V).rows }
 
-// DrawnLogits returns how many logits of a row of V Sample reads again once it has their statistics:
-// one tile, or with filters at least all of them twice.
+// DrawnLogits returns how many logits of a row of V Sample reads again once it has their
+// statistics: one tile, or with filters at least all of them twice.
 func DrawnLogits(s compute.Sampling, V int) int {
 	if filters(s, V) {
 		return 2 * V
@@ -43,8 +43,8 @@ func filters(s compute.Sampling, V int) bool {
 // SumParts returns the number of parts in which the sums down the columns of N rows are taken.
 func SumParts(N, D int) int { return blocks(N, sumRows(N, D)) }
 
-// NormParts returns the number of parts in which one pass of RMSNormGrad over N rows sums the scale's
-// gradient, or 0 where rows are too long for one pass.
+// NormParts returns the number of parts in which one pass of RMSNormGrad over N rows sums the
+// scale's gradient, or 0 where rows are too long for one pass.
 func NormParts(N, D int) int {
 	if D > onePassNorm {
 		return 0

@@ -406,7 +406,8 @@ func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, tab
 
 // attend computes attention of one query over the keys and values at(j), j < n. It returns the log
 // of the sum of exponentials.
-func attend(oE, qE []float64, n int, a compute.AttnShape, at func(j int) (kE, vE []float64)) float64 {
+func attend(oE, qE []float64, n int, a compute.AttnShape,
+	at func(j int) (kE, vE []float64)) float64 {
 	s, most := make([]float64, n), math.Inf(-1)
 	for j := range n {
 		k, _ := at(j)

@@ -50,7 +50,8 @@ var ggufArchs = map[string]ggufArch{
 			"attention.sliding_window_pattern": "sliding_window_pattern",
 			"rope.freq_base_swa":               "rope_local_base_freq"},
 		finish: finishGemma3},
-	"mistral3": {model: "ministral3", also: []string{"mistral"}, class: "Ministral3ForCausalLM", permuted: true,
+	"mistral3": {model: "ministral3", also: []string{"mistral"}, class: "Ministral3ForCausalLM",
+		permuted: true,
 		finish: func(c map[string]any) error {
 			if c["query_beta"] == nil { // a Mistral of before, as it is converted now
 				c["model_type"], c["architectures"] = "mistral", []string{"MistralForCausalLM"}
@@ -91,7 +92,8 @@ var ggufArchs = map[string]ggufArch{
 			"attention.sliding_window_pattern": "sliding_window_pattern",
 			"rope.freq_base_swa":               "rope_local_base_freq"},
 		finish: finishOlmo},
-	"granite": {model: "granite", also: []string{"granitemoehybrid"}, class: "GraniteForCausalLM", permuted: true,
+	"granite": {model: "granite", also: []string{"granitemoehybrid"}, class: "GraniteForCausalLM",
+		permuted: true,
 		keys: map[string]string{"attention.scale": "attention_multiplier",
 			"embedding_scale": "embedding_multiplier",
 			"residual_scale":  "residual_multiplier", "logit_scale": "logits_scaling",
@@ -109,7 +111,8 @@ func finishGranite(c map[string]any) error {
 		c["attention_multiplier"] = 1 / math.Sqrt(c["head_dim"].(float64))
 	}
 	if n, ok := c["shared_intermediate_size"]; ok && n != 0.0 && n != c["intermediate_size"] {
-		return fmt.Errorf("key \"granite.expert_shared_feed_forward_length\": %v, and feed_forward_length %v: %w: llama.cpp has one width", n, c["intermediate_size"], rope.ErrUnsupported)
+		return fmt.Errorf(
+			"key \"granite.expert_shared_feed_forward_length\": %v, and feed_forward_length %v: %w: llama.cpp has one width", n, c["intermediate_size"], rope.ErrUnsupported)
 	}
 	delete(c, "shared_intermediate_size")
 	delete(c, "ssm")
@@ -134,7 +137,8 @@ func finishOlmo(c map[string]any) error {
 	}
 	c["model_type"], c["architectures"] = "olmo3", []string{"Olmo3ForCausalLM"}
 	if local, ok := c["rope_local_base_freq"]; ok && local != c["rope_theta"] {
-		return fmt.Errorf("key \"olmo2.rope.freq_base_swa\": %v, and rope.freq_base %v: %w: llama.cpp has one base for all layers", local, c["rope_theta"], rope.ErrUnsupported)
+		return fmt.Errorf(
+			"key \"olmo2.rope.freq_base_swa\": %v, and rope.freq_base %v: %w: llama.cpp has one base for all layers", local, c["rope_theta"], rope.ErrUnsupported)
 	}
 	return nil
 }
@@ -215,8 +219,8 @@ var ggufNames = map[string]string{
 	"mlp.down_proj":            "ffn_down",
 }
 
-// Names of tensors with divisors of the rotary frequencies: Llama 3's rule, and longrope's short and
-// long factors.
+// Names of tensors with divisors of the rotary frequencies: Llama 3's rule, and longrope's short
+// and long factors.
 const (
 	ggufRopes = "rope_freqs.weight"
 	ggufShort = "rope_factors_short.weight"
@@ -339,7 +343,9 @@ func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
 				if types[i] = "full_attention"; n == 0 {
 					types[i] = "conv"
 				} else if most > 0 && n != most {
-					return nil, fmt.Errorf("key %q: layers of %d and of %d heads: %w: use a model whose layers are alike", key, most, n, rope.ErrUnsupported)
+					return nil, fmt.Errorf(
+						"key %q: layers of %d and of %d heads: %w: use a model whose layers are alike", key, most, n,
+						rope.ErrUnsupported)
 				}
 				most = max(most, n)
 			}

@@ -92,7 +92,9 @@ func TextConfig(raw map[string]json.RawMessage) (map[string]json.RawMessage, err
 	}
 	if json.Unmarshal(text["model_type"], &inner) != nil ||
 		!slices.Contains(textOf[outer], inner) {
-		return nil, fmt.Errorf("key \"text_config\": model_type %q: %w: the text part of a %s is read if it is %s", inner, rope.ErrUnsupported, outer, strings.Join(textOf[outer], " or "))
+		return nil, fmt.Errorf(
+			"key \"text_config\": model_type %q: %w: the text part of a %s is read if it is %s", inner,
+			rope.ErrUnsupported, outer, strings.Join(textOf[outer], " or "))
 	}
 	for _, key := range []string{"dtype", "torch_dtype", "tie_word_embeddings", "bos_token_id",
 		"eos_token_id", "pad_token_id", "quantization_config"} {

@@ -21,7 +21,8 @@ var ErrNotFinite = errors.New("not finite")
 // RV names the workspace for the logits of Head.
 const RV = "logits [R,V]"
 
-// Head computes z[r,v] = Σ_d h[r,d]*head[v,d], in float32 on every backend. Cap follows on the host.
+// Head computes z[r,v] = Σ_d h[r,d]*head[v,d], in float32 on every backend. Cap follows on the
+// host.
 func Head(be compute.Backend, head *compute.Param, zRV, hRD compute.Tensor) {
 	// Linear writes float32 only if acc.
 	be.Zero(zRV)

@@ -105,7 +105,8 @@ func (s *Scaling) Validate() error {
 			!(s.BetaSlow > 0 && s.BetaSlow <= s.BetaFast && s.BetaFast <= 1e6) ||
 			!(s.AttentionFactor > 0 && s.AttentionFactor <= 1e3) ||
 			!(s.QueryBeta >= 0 && s.QueryBeta <= 1e3) {
-			return fmt.Errorf("rope scaling yarn: factor %g, original_max_position_embeddings %d, beta_slow %g, beta_fast %g, attention factor %g, llama_4_scaling_beta %g: expected factor >= 1, 0 < beta_slow <= beta_fast, and positive numbers",
+			return fmt.Errorf(
+				"rope scaling yarn: factor %g, original_max_position_embeddings %d, beta_slow %g, beta_fast %g, attention factor %g, llama_4_scaling_beta %g: expected factor >= 1, 0 < beta_slow <= beta_fast, and positive numbers",
 				s.Factor, s.OriginalMaxPosition, s.BetaSlow, s.BetaFast, s.AttentionFactor,
 				s.QueryBeta)
 		}
@@ -118,7 +119,8 @@ func (s *Scaling) Validate() error {
 			!(s.AttentionFactor > 0 && s.AttentionFactor <= 1e3) || len(s.ShortFactors) == 0 ||
 			len(s.LongFactors) != len(s.ShortFactors) || !all(s.ShortFactors) ||
 			!all(s.LongFactors) {
-			return fmt.Errorf("rope scaling longrope: original_max_position_embeddings %d of %d, attention factor %g, %d short_factor and %d long_factor: expected positive numbers, as many of both", s.OriginalMaxPosition, s.Stretched, s.AttentionFactor, len(s.ShortFactors), len(s.LongFactors))
+			return fmt.Errorf(
+				"rope scaling longrope: original_max_position_embeddings %d of %d, attention factor %g, %d short_factor and %d long_factor: expected positive numbers, as many of both", s.OriginalMaxPosition, s.Stretched, s.AttentionFactor, len(s.ShortFactors), len(s.LongFactors))
 		}
 	default:
 		return fmt.Errorf("rope scaling %q: %w: use %s", s.Type, ErrUnsupported,
