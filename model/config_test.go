@@ -494,7 +494,7 @@ func TestParamCount(t *testing.T) {
 
 // The plan is what the model then takes.
 func TestPlan(t *testing.T) {
-	for _, arch := range []string{"Qwen3", "Gemma3", "Olmo2"} {
+	for _, arch := range []string{"Qwen3", "Gemma3", "Olmo2", "Lfm2"} {
 		planned(t, tiny(arch))
 	}
 }

@@ -72,7 +72,7 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		return compute.Tensor{}
 	}
 	var a acts
-	work := compute.Work{Hidden: c.Hidden, Widest: max(c.FFN, c.Hidden, c.Heads*c.HeadDim),
+	work := compute.Work{Hidden: c.Hidden, Widest: max(c.FFN, c.Hidden, c.Heads*c.HeadDim, c.gates()),
 		Vocab: all.head.Rows, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
 		Trainable: o.Trainable, Tokens: o.Tokens, Rows: o.Tokens, Taps: c.Hidden * c.Taps}
 	if o.Tokens > 0 {
@@ -138,9 +138,17 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 func (c Config) widestProduct(joined bool) int {
 	queries, values := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	if joined {
-		return c.Hidden * max(2*c.FFN, queries+2*values)
+		return c.Hidden * max(2*c.FFN, queries+2*values, c.gates())
 	}
-	return c.Hidden * max(c.FFN, queries)
+	return c.Hidden * max(c.FFN, queries, c.gates())
+}
+
+// gates returns the outputs of a short convolution's input projection; 0 without one.
+func (c Config) gates() int {
+	if c.convs() == 0 {
+		return 0
+	}
+	return 3 * c.Hidden
 }
 
 // parameters adds the memory of weights, gradients and moments of all, or of its adapters.
