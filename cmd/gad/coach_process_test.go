@@ -5,20 +5,11 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"hash/fnv"
-	"net/http"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"sync/atomic"
-	"syscall"
 	"testing"
-	"time"
 
-	"gad/apps/collect/collecttest"
 	"gad/apps/judge/judgetest"
 	"gad/internal/endpoint/endpointtest"
 	"gad/internal/report"
@@ -41,86 +32,37 @@ const shellNotes = `while IFS= read -r line; do case $line in
 // after kill -9 in a step, which has at most what was in the air asked twice. A coach that is often
 // at fault ends no run, and its run is played again with the same gaps. The samples have the notes.
 func TestCoachRun(t *testing.T) {
-	path, f := built(t), ready(t)
-	work := t.TempDir()
-	t.Chdir(work)
-	const steps, inTheAir = 4, 4
-	most := few(4, 2) // kills
-	var delay atomic.Bool
-	var spared atomic.Int64 // calls before the coach is at fault; 0: it never is
-	server := collecttest.Teacher(t, &endpointtest.Server{Key: "secret",
-		Answer: func(c endpointtest.Call, _ int) (string, string) {
-			m := judgetest.Material(c)
-			_, cut := m["answer of the student, cut at the limit of length"]
-			raw, _ := json.Marshal(map[string]string{"notes": notesByRule(cut)})
-			return string(raw), "stop"
-		},
-		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-			if delay.Load() {
-				time.Sleep(30 * time.Millisecond)
-			}
-			sum := fnv.New32()
-			fmt.Fprint(sum, c.Messages[1].Content, len(c.Messages))
-			if n := spared.Load(); n == 0 || int64(c.Number) < n {
-				return false
-			}
-			switch sum.Sum32() % 5 {
-			case 0:
-				endpointtest.Fail(w, 400, "content_filter", "not this one")
-			case 1:
-				fmt.Fprint(w, `{"choices":[{"message":{"content":"{\"notes\": [\"a\"]}"}}]}`)
-			case 2:
-				fmt.Fprint(w, `{"choices":[{"message":{"content":"I am sorry."}}]}`)
-			default:
-				return false
-			}
-			return true
-		}})
-	rule := filepath.Join(work, "rule")
-	t.Setenv("RULE", rule)
-	t.Setenv("COACH_KEY", "secret")
-	script := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(rule, []byte(text+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	coach := func(url, journal string) {
-		script(fmt.Sprintf(
-			`exec "$GAD" coach --base-url %s --key-env COACH_KEY --model rule --journal %s --retries 0 --concurrency %d`, url, journal, inTheAir))
-	}
-	args := func(run string) []string {
+	f := ready(t)
+	j := newJudged(t, "coach", func(c endpointtest.Call) string {
+		_, cut := judgetest.Material(c)["answer of the student, cut at the limit of length"]
+		raw, _ := json.Marshal(map[string]string{"notes": notesByRule(cut)})
+		return string(raw)
+	}, `{"notes": ["a"]}`)
+	j.steps, j.tried = 4, 1
+	j.args = func(run string) []string {
 		return []string{"opd", "--model", f.path("student"), "--teacher", f.path("student"), "--data",
-			f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--coach",
+			f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(j.steps), "--coach",
 			`sh "$RULE"`, "--threads", "1", "teacher.loss=topk", "teacher.top_k=5", "teacher.renew=3",
 			"coach.plain=0.25", "rollout.n=3", "trainer.save_freq=1", "data.train_batch_size=4",
 			"data.max_prompt_length=64", "data.max_response_length=10", "actor.optim.lr=1e-2"}
 	}
-	play := func(run string) string {
-		t.Helper()
-		p := start(t, path, args(run)...)
-		if code := p.end(t, patience); code != exitDone {
-			t.Fatalf("%s: exit status %d\n%s", run, code, p.said.String())
-		}
-		return p.said.String()
-	}
-	script(shellNotes)
-	play("ruled")
+	j.script(t, shellNotes)
+	j.play(t, "ruled")
 	share := metric(t, "ruled", "opd/notes_frac")
 	if slices.Min(share) != 1 {
 		t.Fatalf("shares with notes %v", share)
 	}
-	script("while IFS= read -r line; do echo null; done")
-	play("plain")
+	j.script(t, "while IFS= read -r line; do echo null; done")
+	j.play(t, "plain")
 	if a, b := fileText("ruled/global_step_4/actor/model.safetensors"),
 		fileText("plain/global_step_4/actor/model.safetensors"); a == b {
 		t.Fatal("notes teach nothing: nothing is tested")
 	}
 
-	coach(server.URL, "kept")
-	said := play("coached")
-	equalRuns(t, "coached", "ruled", steps)
-	first := len(server.Calls())
+	j.ask(t, j.server.URL, "kept")
+	said := j.play(t, "coached")
+	equalRuns(t, "coached", "ruled", j.steps)
+	first := len(j.server.Calls())
 	wantSaid := regexp.MustCompile(
 		`coach: notes of rule at 127\.0\.0\.1:\d+: a step asks 9 requests \(3 for each of 3 prompts with 3 answers\): \d+ tokens to it and \d+ from it; estimate by 4 bytes per token and answers as long as the teacher's`)
 	if !wantSaid.MatchString(said) ||
@@ -146,53 +88,13 @@ func TestCoachRun(t *testing.T) {
 		t.Errorf("all answers have the same notes: %s", said)
 	}
 
-	coach("http://127.0.0.1:1/v1", "kept")
-	play("replayed")
-	equalRuns(t, "replayed", "ruled", steps)
-	if n := len(server.Calls()); n != first {
-		t.Errorf("%d requests of a run whose replies are all kept", n-first)
-	}
-
-	coach(server.URL, "killed-kept")
-	delay.Store(true)
-	kills := 0
-	for try := 0; ; try++ {
-		before := len(server.Calls())
-		p := start(t, path, args("killed")...)
-		if kills == most {
-			if code := p.end(t, patience); code != exitDone {
-				t.Fatalf("exit status %d\n%s", code, p.said.String())
-			}
-			break
-		}
-		wait(t, "some requests", func() bool { return len(server.Calls()) > before+1+3*try })
-		syscall.Kill(p.Process.Pid, syscall.SIGKILL)
-		if try%2 == 0 { // its coach too, which otherwise goes on alone, and is waited for
-			for _, name := range processesWith("RULE=" + rule) {
-				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
-				syscall.Kill(pid, syscall.SIGKILL)
-			}
-		}
-		p.end(t, patience)
-		kills++
-	}
-	delay.Store(false)
-	equalRuns(t, "killed", "ruled", steps)
-	if n := len(server.Calls()) - first; n < first || n > first+kills*inTheAir {
-		t.Errorf("%d requests of a run that was killed %d times, %d of one that was not", n, kills,
-			first)
-	}
-
-	coach(server.URL, "faulty-kept")
-	spared.Store(int64(len(server.Calls()) + 1)) // the coach is tried on the teacher's answer
-	play("faulty")
+	j.replay(t, "kept", "replayed", "ruled")
+	j.kill(t, "ruled", few(4, 2), first)
+	j.fault(t)
 	gaps := metric(t, "faulty", "opd/notes_frac")
 	if slices.Min(gaps) == 1 || slices.Max(gaps) == 0 {
 		t.Errorf("shares with notes: %v", gaps)
 	}
-	coach("http://127.0.0.1:1/v1", "faulty-kept")
-	play("faulty-replayed")
-	equalRuns(t, "faulty-replayed", "faulty", steps)
 	out, _ := must(t, "coach", "--spent", "--journal", "faulty-kept")
 	if ok, _ := regexp.MatchString(
 		`^faulty-kept: \d+ replies of the judge, \d+ tokens to it and \d+ from it; \d+ answers? without an answer of the endpoint\n$`, out); !ok {
