@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,14 +18,8 @@ import (
 func TestHorizonIsACut(t *testing.T) {
 	be := ready(t)
 	after := func(more ...string) string {
-		run := filepath.Join(t.TempDir(), "run")
-		finished(t, be, settings(config.OPD, run, append(more, "trainer.total_steps=2",
-			"model.path="+fixed.student, "teacher.path="+fixed.blank)...), config.OPD)
-		raw, err := os.ReadFile(filepath.Join(run, "global_step_2/actor/model.safetensors"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(raw)
+		return studentAfterTwo(t, config.OPD, Options{FS: vfs.OS, Backend: be},
+			append(more, "model.path="+fixed.student, "teacher.path="+fixed.blank)...)
 	}
 	for _, more := range []string{"teacher.loss=policy actor.ppo_mini_batch_size=2",
 		"teacher.loss=policy actor.loss_agg_mode=seq-mean-token-sum-norm",

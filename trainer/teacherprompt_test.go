@@ -127,26 +127,13 @@ func TestTeacherPromptIsLearned(t *testing.T) {
 		return []any{nil, " ", json.RawMessage("null"), []string{}, content}[i%4+i/39]
 	})
 	after := func(stage config.Stage, server bool, more ...string) string {
-		run := filepath.Join(t.TempDir(), "run")
 		o := Options{FS: vfs.OS, Backend: be}
-		more = append([]string{"trainer.total_steps=2", "teacher.path=" + fixed.student}, more...)
+		more = append([]string{"teacher.path=" + fixed.student}, more...)
 		if server {
 			o.Teachers = served(&lent{m: m})
 			more = append(more, "teacher.path=", "teacher.url=http://localhost/v1")
 		}
-		tr, err := Open(settings(stage, run, more...), stage, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer tr.Close()
-		if err := tr.Run(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		raw, err := os.ReadFile(filepath.Join(run, "global_step_2/actor/model.safetensors"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(raw)
+		return studentAfterTwo(t, stage, o, more...)
 	}
 	for _, c := range []struct {
 		stage  config.Stage

@@ -27,6 +27,25 @@ func byHint(more ...string) []string {
 		"teacher.models=a="+fixed.blank+",b="+fixed.student)
 }
 
+// studentAfterTwo returns the student's weights after two steps of a run.
+func studentAfterTwo(t *testing.T, stage config.Stage, o Options, set ...string) string {
+	t.Helper()
+	run := filepath.Join(t.TempDir(), "run")
+	tr, err := Open(settings(stage, run, append(set, "trainer.total_steps=2")...), stage, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	if err := tr.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(filepath.Join(run, "global_step_2/actor/model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
 // Rows of one teacher give the bits of a run with that teacher alone on these rows, whichever the
 // loss, beside the discriminator and behind a server.
 func TestTeachersByRowAreSeparateRuns(t *testing.T) {
@@ -42,21 +61,8 @@ func TestTeachersByRowAreSeparateRuns(t *testing.T) {
 		server["http://"+filepath.Base(dir)] = &lent{m: m}
 	}
 	after := func(stage config.Stage, set []string) string {
-		run := filepath.Join(t.TempDir(), "run")
-		tr, err := Open(settings(stage, run, append(set, "trainer.total_steps=2",
-			"data.train_files="+data)...), stage, Options{FS: vfs.OS, Backend: be, Teachers: server})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer tr.Close()
-		if err := tr.Run(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		raw, err := os.ReadFile(filepath.Join(run, "global_step_2/actor/model.safetensors"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(raw)
+		return studentAfterTwo(t, stage, Options{FS: vfs.OS, Backend: be, Teachers: server},
+			append(set, "data.train_files="+data)...)
 	}
 	for _, c := range []struct {
 		stage  config.Stage
