@@ -155,9 +155,16 @@ func (l layout) peftModules(o LoRA) (modules []string) {
 	return modules
 }
 
-// fits refuses targets that are some parts of a matrix which the folders of a family store as one.
-func (l LoRA) fits(fam architecture.Family) error {
-	targets := l.targets()
+// fits refuses targets that no layer has, and some parts of a matrix that folders store as one.
+func (l layout) fits(o LoRA) error {
+	fam, targets := l.family, o.targets()
+	for _, name := range targets {
+		if o.Targets != "" && o.Targets != allLinear && !slices.ContainsFunc(l.blocks,
+			func(b blockParams) bool { return b.weight(name) != nil }) {
+			return fmt.Errorf("model: adapt: lora.targets: %s: no layer of this %s has it: leave it out",
+				name, fam.ModelType)
+		}
+	}
 	for _, f := range fam.Fused {
 		var in, out []string
 		for _, part := range f.Parts {
@@ -277,7 +284,7 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 	if err := o.LoRA.Validate("lora"); err != nil {
 		return nil, err
 	}
-	if err := o.LoRA.fits(m.layout.family); err != nil {
+	if err := m.fits(o.LoRA); err != nil {
 		return nil, err
 	}
 	a := &Model{network: newNetwork(m.be, m.cfg, m.layout, o), opt: o, base: m, tokens: m.tokens}

@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
+	"gad/internal/compute/ref"
 	"gad/internal/safetensors"
 	"gad/model/internal/files"
 )
@@ -398,5 +400,28 @@ func TestAdaptMemory(t *testing.T) {
 	}
 	for _, m := range []*Model{lm, scorer, frozen, base} {
 		must(t, m.Close())
+	}
+}
+
+// Targets that no layer has are refused, so that nothing is trained in silence, and so are some of
+// the layers that a family stores as one matrix.
+func TestAdaptRefusesTargets(t *testing.T) {
+	be := ref.New()
+	for _, c := range []struct{ arch, targets, want string }{
+		{"Llama", "q_proj,in_proj", "in_proj: no layer of this llama has it"},
+		{"Lfm2", "in_proj", ""}, {"Lfm2", "q_proj", ""}, {"Llama", allLinear, ""},
+		{"Phi3", "q_proj", "q_proj without k_proj,v_proj: phi3 stores them as one matrix qkv_proj"},
+		{"Phi3", "q_proj,k_proj,v_proj", ""},
+	} {
+		base, err := New(be, tiny(c.arch), Options{})
+		must(t, err)
+		m, err := base.Adapt(Options{LoRA: LoRA{Rank: 2, Targets: c.targets}, Trainable: true})
+		switch {
+		case err == nil && c.want == "":
+			must(t, m.Close())
+		case err == nil || c.want == "" || !strings.Contains(err.Error(), c.want):
+			t.Errorf("%s, %s: %v, want %q", c.arch, c.targets, err, c.want)
+		}
+		must(t, base.Close())
 	}
 }

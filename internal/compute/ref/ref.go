@@ -591,8 +591,8 @@ func gatedConv(y, g, w, u []float64, back []int32, D, J int) {
 	}
 }
 
-// inputs computes u of GatedConv: b*x.
-func inputs(u, g []float64, D int) {
+// gatedInputs computes u of GatedConv: b*x.
+func gatedInputs(u, g []float64, D int) {
 	for i := range u {
 		row := g[i/D*3*D:]
 		u[i] = row[i%D] * row[2*D+i%D]
@@ -605,7 +605,7 @@ func (b *Backend) GatedConv(yND, uND, gN3D compute.Tensor, w *compute.Param, p c
 	N := len(before)
 	D, J := compute.CheckGatedConv("GatedConv", N, gN3D, w)
 	y, u, g := size("GatedConv", "y", yND, N*D), size("GatedConv", "u", uND, N*D), F64(gN3D)
-	inputs(u, g, D)
+	gatedInputs(u, g, D)
 	gatedConv(y, g, F64(w.W), u, compute.Back(nil, before, J), D, J)
 }
 
@@ -619,7 +619,7 @@ func (b *Backend) GatedConvGrad(dgN3D, uND compute.Tensor, w *compute.Param, dyN
 	dg, u, dy, g := size(op, "dg", dgN3D, 3*N*D), size(op, "u", uND, N*D), size(op, "dy", dyND, N*D),
 		F64(gN3D)
 	back, wDJ, du, gDJ := compute.Back(nil, before, J), F64(w.W), make([]float64, N*D), F64(w.G)
-	inputs(u, g, D)
+	gatedInputs(u, g, D)
 	for i := range u {
 		n, d := i/D, i%D
 		v, dv := 0.0, dy[i]*g[n*3*D+D+d]
