@@ -17,7 +17,8 @@
 #   generate   256 answers of 256 tokens
 #   stages     a whole GAD step, 64 prompts x 8 answers x 512 tokens at the 1.5B shape
 #              (GAD_BENCH_STAGES, GAD_BENCH_SECONDS), its parts, and the memory planned and taken;
-#              activations are kept on a GPU of 100 GB or more, recomputed on others
+#              activations are kept on a GPU of 100 GB or more, recomputed on others; beside them
+#              what nvidia-smi counted
 #   nccl       with several GPUs: sums and gathers of 2, 4, 8 ranks by NCCL, up to the gradient of
 #              the 0.5B shape (GAD_BENCH_RANKS). GAD_NCCL names libnccl.so.2
 #   torch      step and generate in PyTorch, where it is installed, and the ratios;
@@ -39,6 +40,22 @@ sections=("$@")
 export GAD_BENCH_MODELS=${GAD_BENCH_MODELS:-0.5B 1.5B 3B}
 figures=$work/figures.txt
 : >"$figures"
+
+# watch_memory has nvidia-smi write down how much of the GPU's memory is taken, context and pages of
+# the driver included, which neither the plan nor the engine's count know; most_memory ends that and
+# writes the most of it into the log.
+watch_memory() {
+  watcher=
+  command -v nvidia-smi >/dev/null || return 0
+  nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits --id=0 --loop-ms=200 >"$work/memory.txt" 2>/dev/null &
+  watcher=$!
+}
+most_memory() {
+  [ -n "$watcher" ] || return 0
+  kill "$watcher" 2>/dev/null || true
+  wait "$watcher" 2>/dev/null || true
+  printf 'nvidia-smi: at most %s MiB, %s before\n\n' "$(sort -n "$work/memory.txt" | tail -n 1)" "$(head -n 1 "$work/memory.txt")" | tee -a "$log"
+}
 
 # table FILE turns lines of Go's benchmarks, "name count value unit value unit ...",
 # into Markdown.
@@ -100,18 +117,22 @@ bench() {
   elementwise) benchmark elementwise internal/compute/cuda '^BenchmarkElementwise$' 0.1s 200 ;;
   quantised)
     benchmark quantised internal/compute/cuda '^BenchmarkQuantised$' 0.1s 200
+    watch_memory
     section quantised-game 300 ./gad bench --device cuda \
       ${GAD_BENCH_QUANTISED:---shape qwen2.5-7b --lora-rank 64 --weights q4_0 --prompts 4 --prompt-tokens 256 --new-tokens 128 --micro 2048 --recompute} \
       --what limits,stages --seconds ${GAD_BENCH_SECONDS:-200}
+    most_memory
     quote "$raw" 200
     ;;
   step) benchmark step model '^BenchmarkStep$' 3x 300 && ran+=" step" ;;
   generate) benchmark generate model '^BenchmarkDecode$' 1x 300 && ran+=" generate" ;;
   stages)
     memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -n 1) || true
+    watch_memory
     section stages 400 ./gad bench --device cuda \
       ${GAD_BENCH_STAGES:---shape qwen2.5-1.5b --prompts 64 --prompt-tokens 256 --new-tokens 512 --micro 16384 $([ "${memory:-0}" -ge 100000 ] 2>/dev/null || echo --recompute)} \
       --what limits,stages --seconds ${GAD_BENCH_SECONDS:-300}
+    most_memory
     quote "$raw" 200
     ;;
   nccl)
