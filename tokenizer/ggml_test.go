@@ -119,6 +119,9 @@ func TestGGMLPre(t *testing.T) {
 		{[]string{split(patternLlama3), bytesOnly}, true, "", "", "llama-bpe", ""},
 		{[]string{split(patternLlama3), bytesOnly}, false, "", "", "smaug-bpe", ""},
 		{[]string{split(patternQwen35), bytesOnly}, false, "", "", "qwen35", ""},
+		{[]string{split(patternGPT4o), bytesOnly}, false, "", "", "gpt-4o differs", ""},
+		{[]string{split(patternTekken), bytesOnly}, true, "", "", "tekken differs", ""},
+		{[]string{split(patternTekken), bytesOnly}, false, "", "", "", `"model" has ignore_merges false with this pre_tokenizer` + way},
 		{[]string{gpt2}, false, "", "", "gpt-2", ""},
 		{[]string{split(patternGPT2), bytesOnly}, false, "", "", "gpt-2", ""},
 		{[]string{`{"type": "Digits", "individual_digits": true}`, gpt2}, false, "", "", "smollm", ""},
@@ -168,6 +171,9 @@ func TestGGMLPre(t *testing.T) {
 		}
 		if g.AddEOS {
 			got += " eos"
+		}
+		if tok.GGMLDiffers() != "" {
+			got += " differs"
 		}
 		if got != c.want {
 			t.Errorf("%q, ignore_merges %v: %q, expected %q", c.pre, c.ignore, got, c.want)

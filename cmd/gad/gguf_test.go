@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -171,6 +172,41 @@ func TestGGUFInPlaceOfAFolder(t *testing.T) {
 	must(t, "export", "--model", "again.gguf", "--output", "hf2")
 	if names := differing(t, "hf", "hf2"); len(names) > 0 {
 		t.Errorf("again: differ: %v", names)
+	}
+}
+
+// A GGUF file of a student with GPT-4o's pattern is written, with a note on what llama.cpp cuts
+// differently; read back it has the folder's own pattern.
+func TestExportGGUFNotesAPattern(t *testing.T) {
+	linked(t, "student")
+	must(t, "export", "--model", "student", "--output", "hf")
+	file := filepath.Join("hf", "tokenizer.json")
+	var tok map[string]any
+	if err := json.Unmarshal([]byte(fileText(file)), &tok); err != nil {
+		t.Fatal(err)
+	}
+	const word = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`
+	const more, ends = `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`, `(?i:'s|'t|'re|'ve|'m|'ll|'d)?|`
+	tok["pre_tokenizer"] = map[string]any{"type": "Sequence", "pretokenizers": []any{
+		map[string]any{"type": "Split", "behavior": "Isolated", "invert": false,
+			"pattern": map[string]any{"Regex": word + `*` + more + `+` + ends + word + `+` + more + `*` + ends +
+				`\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`}},
+		map[string]any{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}}}
+	b, _ := json.Marshal(tok)
+	if err := os.WriteFile(file, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, said := must(t, "export", "--model", "hf", "--output", "s.gguf", "--gguf",
+		"f16"); strings.Count(said, "gad: note: llama.cpp has this tokenizer's pattern") != 1 {
+		t.Errorf("says %q", said)
+	}
+	must(t, "export", "--model", "s.gguf", "--output", "back")
+	if got := fileText(filepath.Join("back", "tokenizer.json")); !strings.Contains(got, `p{N}{1,3}| ?[^`) {
+		t.Errorf("read back, the pattern is lost: %.600s", got)
+	}
+	if _, said := must(t, "export", "--model", "student", "--output", "plain.gguf", "--gguf",
+		"f16"); strings.Contains(said, "pattern") {
+		t.Errorf("of another pattern says %q", said)
 	}
 }
 

@@ -221,6 +221,9 @@ func (p *program) exportCommand() *cli.Command {
 				return err
 			}
 			p.chunksNote(from, what)
+			if c.IsSet("gguf") {
+				p.textsNote(from, what)
+			}
 			if what != "" {
 				from = what + " of " + from
 			}
@@ -245,6 +248,18 @@ func (p *program) chunksNote(from, part string) {
 	if c, err := saved.ChunksOf(files(), from); err == nil && c.On() {
 		fmt.Fprintf(p.err, "gad: note: the student answers in chunks of %d tokens with a carry of %d (rollout.chunk), which other programs do not, and gad only if it is told: gad serve --chunk %d --carry %d --carry-head %d --chunks %d\n",
 			c.Size, c.Carry, c.Size, c.Carry, c.Head, c.Most)
+	}
+}
+
+// textsNote prints a note if llama.cpp cuts some texts differently from the exported student's own
+// tokenizer.
+func (p *program) textsNote(from, part string) {
+	tok, err := saved.Tokenizer(filepath.Join(from, part))
+	if err != nil {
+		return
+	}
+	if texts := tok.GGMLDiffers(); texts != "" {
+		fmt.Fprintf(p.err, "gad: note: llama.cpp has this tokenizer's pattern in a form of its own, and other tokens for %s: doc/export.md\n", texts)
 	}
 }
 
