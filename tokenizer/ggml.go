@@ -26,6 +26,7 @@ type GGML struct {
 	AddBOS, AddEOS                   bool    // around a text that is encoded with special tokens
 	SpacePrefix                      bool    // a blank goes before a text
 	ChatTemplate                     string
+	Differs                          string // texts that llama.cpp cuts in other places than Encode
 }
 
 // Types of tokens, by llama.cpp's numbers (llama_token_type in include/llama.h).
@@ -38,27 +39,6 @@ const (
 	GGMLByte    int32 = 6 // <0x00> to <0xFF>
 )
 
-// ggmlPre has llama.cpp's names of pre-tokenizers by pattern, and by whether a word in the
-// vocabulary is its own token (ignore_merges), which llama.cpp ties to the name. Names whose
-// pattern is rewritten there, so that it cuts some texts differently, are in ggmlRewritten too or
-// left out.
-var ggmlPre = map[string]struct{ merges, ignores string }{
-	patternQwen2:                      {merges: "qwen2"},
-	patternLlama3:                     {merges: "smaug-bpe", ignores: "llama-bpe"},
-	patternGPT2:                       {merges: "gpt-2"},
-	patternDigit + "\n" + patternGPT2: {merges: "smollm"},
-	patternQwen35:                     {merges: "qwen35"},
-	patternGPT4o:                      {merges: "gpt-4o"},
-	patternTekken:                     {ignores: "tekken"},
-}
-
-// ggmlRewritten has the patterns that llama.cpp has in a form of its own (src/llama-vocab.cpp): a
-// letter outside of ASCII counts as a small and as a capital one, and a combining mark ends a word.
-var ggmlRewritten = []string{patternGPT4o, patternTekken}
-
-// patternQwen35 is the pattern of Qwen3.5, which has no hand-written splitter.
-const patternQwen35 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-
 // ggmlEnds are tokens that llama.cpp takes for the end of an answer by their text.
 var ggmlEnds = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<end_of_turn>",
 	"<|endoftext|>", "</s>", "<|eom_id|>", "<|end_of_text|>", "<eos>"}
@@ -69,22 +49,13 @@ var ggmlEnds = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<e
 // text is nearly always in that form already, and other converters leave it out too. Where the
 // vocabulary lacks bytes, llama.cpp leaves them out after the merges, Encode before them: the
 // characters around such a byte may join here. And the patterns of GPT-4o and Tekken are accepted,
-// which llama.cpp rewrites (GGMLDiffers).
+// which llama.cpp rewrites (Differs).
 func (t *Tokenizer) GGML(vocab int) (*GGML, error) {
 	g, err := t.ggml(vocab)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %s: %w", fileTokenizer, err)
 	}
 	return g, nil
-}
-
-// GGMLDiffers returns which texts llama.cpp cuts in other places than Encode, although GGML accepts
-// the tokenizer; "" if there are none but those that are not in NFC.
-func (t *Tokenizer) GGMLDiffers() string {
-	if !slices.Contains(ggmlRewritten, strings.Join(t.patterns, "\n")) {
-		return ""
-	}
-	return "words with combining marks (Hindi, Thai, Arabic vowels), and capitals outside of ASCII inside a word"
 }
 
 // ggml returns the tokenizer as GGML does; its errors lack the file's name.
@@ -125,6 +96,7 @@ func (t *Tokenizer) ggml(vocab int) (*GGML, error) {
 	if t.model.ignoreMerges {
 		g.Pre = names.ignores
 	}
+	g.Differs = names.differs
 	switch {
 	case names.merges == "" && names.ignores == "":
 		return nil, cannot("pre_tokenizer",

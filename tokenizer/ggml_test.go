@@ -172,7 +172,7 @@ func TestGGMLPre(t *testing.T) {
 		if g.AddEOS {
 			got += " eos"
 		}
-		if tok.GGMLDiffers() != "" {
+		if g.Differs != "" {
 			got += " differs"
 		}
 		if got != c.want {

@@ -64,3 +64,25 @@ var ggmlPreTokenizers = func() map[string]ggmlSplits {
 	add(ggmlSplits{text: true}, "sarvam-moe")
 	return table
 }()
+
+// ggmlPre has llama.cpp's names of pre-tokenizers by pattern, and by whether a word in the
+// vocabulary is its own token (ignore_merges), which llama.cpp ties to the name. Names whose
+// pattern is rewritten there, so that it cuts some texts differently, say which texts or are left
+// out.
+var ggmlPre = map[string]struct{ merges, ignores, differs string }{
+	patternQwen2:                      {merges: "qwen2"},
+	patternLlama3:                     {merges: "smaug-bpe", ignores: "llama-bpe"},
+	patternGPT2:                       {merges: "gpt-2"},
+	patternDigit + "\n" + patternGPT2: {merges: "smollm"},
+	patternQwen35:                     {merges: "qwen35"},
+	patternGPT4o:                      {merges: "gpt-4o", differs: rewrittenWords},
+	patternTekken:                     {ignores: "tekken", differs: rewrittenWords},
+}
+
+// patternQwen35 is the pattern of Qwen3.5, which has no hand-written splitter.
+const patternQwen35 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+
+// rewrittenWords are the texts that llama.cpp's form of two patterns cuts in other places
+// (src/llama-vocab.cpp): a letter outside of ASCII counts as a small and as a capital one there, and
+// a combining mark ends a word.
+const rewrittenWords = "words with combining marks (Hindi, Thai), and capitals outside of ASCII inside a word"

@@ -24,7 +24,7 @@ func TestExportGGUF(t *testing.T) {
 	finished(t, be, settings(config.SFT, run, "actor.lora.rank=4", "trainer.total_steps=1",
 		"actor.optim.lr=0.1"), config.SFT)
 	ckpt := filepath.Join(run, "global_step_1")
-	if err := export.GGUF(nil, ckpt, dst, "f16"); err != nil {
+	if _, err := export.GGUF(nil, ckpt, dst, "f16"); err != nil {
 		t.Fatal(err)
 	}
 	want, err := os.ReadFile(dst)
@@ -36,18 +36,18 @@ func TestExportGGUF(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := filepath.Join(dir, "other", "student.gguf")
-	if err := export.ModelGGUF(nil, whole, other, "f16"); err != nil {
+	if _, err := export.ModelGGUF(nil, whole, other, "f16"); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(other); err != nil || string(got) != string(want) {
 		t.Error("a student with adapters gives another file than its merged folder")
 	}
-	if err := export.GGUF(nil, ckpt, dst, "q8_0"); !errors.Is(err, checkpoint.ErrExists) ||
+	if _, err := export.GGUF(nil, ckpt, dst, "q8_0"); !errors.Is(err, checkpoint.ErrExists) ||
 		!strings.Contains(err.Error(),
 			"student.gguf: already exists: choose another file, or remove this one") {
 		t.Errorf("over a file that is there: %v", err)
 	}
-	if err := export.GGUF(vfstest.NewBudget(vfs.OS, 10<<10), ckpt, filepath.Join(dir, "full.gguf"),
+	if _, err := export.GGUF(vfstest.NewBudget(vfs.OS, 10<<10), ckpt, filepath.Join(dir, "full.gguf"),
 		"f16"); !errors.Is(err, checkpoint.ErrSpace) {
 		t.Errorf("on a disk that is too small: %v", err)
 	}
@@ -55,7 +55,7 @@ func TestExportGGUF(t *testing.T) {
 	for at := 0; ; at++ {
 		os.RemoveAll(filepath.Dir(dst))
 		e := vfstest.NewError(vfs.OS, at, true)
-		err := export.GGUF(e, ckpt, dst, "f16")
+		_, err := export.GGUF(e, ckpt, dst, "f16")
 		if e.Faults() == 0 {
 			break
 		}
@@ -69,7 +69,7 @@ func TestExportGGUF(t *testing.T) {
 			t.Errorf("killed at %s: %d of %d bytes", e.Op(at), len(got), len(want))
 		}
 		os.Remove(dst)
-		if err := export.GGUF(nil, ckpt, dst, "f16"); err != nil {
+		if _, err := export.GGUF(nil, ckpt, dst, "f16"); err != nil {
 			t.Errorf("after a kill at %s: %v", e.Op(at), err)
 		}
 		if rest, _ := filepath.Glob(filepath.Join(filepath.Dir(dst), ".*")); len(rest) > 0 {

@@ -196,17 +196,17 @@ func TestExportGGUFNotesAPattern(t *testing.T) {
 	if err := os.WriteFile(file, b, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, said := must(t, "export", "--model", "hf", "--output", "s.gguf", "--gguf",
-		"f16"); strings.Count(said, "gad: note: llama.cpp has this tokenizer's pattern") != 1 {
-		t.Errorf("says %q", said)
+	if printed, _ := must(t, "export", "--model", "hf", "--output", "s.gguf", "--gguf",
+		"f16"); strings.Count(printed, "GGUF f16; llama.cpp has its own form of the tokenizer's pattern") != 1 {
+		t.Errorf("prints %q", printed)
 	}
 	must(t, "export", "--model", "s.gguf", "--output", "back")
 	if got := fileText(filepath.Join("back", "tokenizer.json")); !strings.Contains(got, `p{N}{1,3}| ?[^`) {
 		t.Errorf("read back, the pattern is lost: %.600s", got)
 	}
-	if _, said := must(t, "export", "--model", "student", "--output", "plain.gguf", "--gguf",
-		"f16"); strings.Contains(said, "pattern") {
-		t.Errorf("of another pattern says %q", said)
+	if printed, _ := must(t, "export", "--model", "student", "--output", "plain.gguf", "--gguf",
+		"f16"); strings.Contains(printed, "pattern") {
+		t.Errorf("of another pattern prints %q", printed)
 	}
 }
 

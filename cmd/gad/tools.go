@@ -221,9 +221,6 @@ func (p *program) exportCommand() *cli.Command {
 				return err
 			}
 			p.chunksNote(from, what)
-			if c.IsSet("gguf") {
-				p.textsNote(from, what)
-			}
 			if what != "" {
 				from = what + " of " + from
 			}
@@ -248,18 +245,6 @@ func (p *program) chunksNote(from, part string) {
 	if c, err := saved.ChunksOf(files(), from); err == nil && c.On() {
 		fmt.Fprintf(p.err, "gad: note: the student answers in chunks of %d tokens with a carry of %d (rollout.chunk), which other programs do not, and gad only if it is told: gad serve --chunk %d --carry %d --carry-head %d --chunks %d\n",
 			c.Size, c.Carry, c.Size, c.Carry, c.Head, c.Most)
-	}
-}
-
-// textsNote prints a note if llama.cpp cuts some texts differently from the exported student's own
-// tokenizer.
-func (p *program) textsNote(from, part string) {
-	tok, err := saved.Tokenizer(filepath.Join(from, part))
-	if err != nil {
-		return
-	}
-	if texts := tok.GGMLDiffers(); texts != "" {
-		fmt.Fprintf(p.err, "gad: note: llama.cpp has this tokenizer's pattern in a form of its own, and other tokens for %s: doc/export.md\n", texts)
 	}
 }
 
@@ -314,10 +299,7 @@ func (p *program) exportSource(
 		}
 		if kind != "" {
 			return from, "",
-				func() (string, error) {
-					return "GGUF " + kind,
-						export.ModelGGUF(files(), from, to, kind)
-				}, nil
+				func() (string, error) { return export.ModelGGUF(files(), from, to, kind) }, nil
 		}
 		return from, "",
 			func() (string, error) { return export.Model(files(), from, to, c.String("dtype")) },
@@ -333,8 +315,7 @@ func (p *program) exportSource(
 	part = c.String("part")
 	if kind != "" {
 		return dir, part,
-			func() (string, error) { return "GGUF " + kind, export.GGUF(files(), dir, to, kind) },
-			nil
+			func() (string, error) { return export.GGUF(files(), dir, to, kind) }, nil
 	}
 	if adapters := filepath.Join(dir, part); c.IsSet("dtype") && c.String("dtype") != "float32" &&
 		!c.Bool("merge") && model.IsAdapter(adapters) {

@@ -45,8 +45,9 @@ func CheckGGUF(dst, kind string) error {
 
 // GGUF writes the student of the checkpoint dir as one file dst that llama.cpp loads: weights with
 // adapters added, tokenizer and chat template. kind is "f16", "bf16" or "q8_0", the type of the
-// matrices; vectors are float32. The file is written whole or not at all.
-func GGUF(fsys checkpoint.FS, dir, dst, kind string) error {
+// matrices; vectors are float32. The file is written whole or not at all. It returns the type, with
+// texts for which llama.cpp has other tokens.
+func GGUF(fsys checkpoint.FS, dir, dst, kind string) (what string, err error) {
 	fsys = vfs.OrDisk(fsys)
 	return writeGGUF(fsys, filepath.Join(dir, "actor"), dst, kind, func() error {
 		if _, err := saved.Read(fsys, dir); err != nil {
@@ -57,41 +58,50 @@ func GGUF(fsys checkpoint.FS, dir, dst, kind string) error {
 }
 
 // ModelGGUF writes the language model at src, a folder or a GGUF file, as GGUF does.
-func ModelGGUF(fsys checkpoint.FS, src, dst, kind string) error {
+func ModelGGUF(fsys checkpoint.FS, src, dst, kind string) (what string, err error) {
 	return writeGGUF(vfs.OrDisk(fsys), src, dst, kind, func() error { return nil })
 }
 
 // writeGGUF writes the model at src after verify has checked it.
-func writeGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) error {
+func writeGGUF(
+	fsys checkpoint.FS, src, dst, kind string, verify func() error) (what string, err error) {
 	if err := CheckGGUF(dst, kind); err != nil {
-		return err
+		return "", err
 	}
 	// before the model is read; WriteFile checks again
 	if err := checkpoint.CheckAbsent(fsys, dst, "file"); err != nil {
-		return err
+		return "", err
 	}
 	// before the weights are read, even for their digest
 	if cfg, err := model.ReadConfig(src); err == nil {
 		if err := checkSupported(cfg); err != nil {
-			return err
+			return "", err
 		}
 	}
 	if err := verify(); err != nil {
-		return err
+		return "", err
 	}
 	cfg, err := model.ReadConfig(src)
 	if err != nil {
-		return err
+		return "", err
 	}
 	tok, err := saved.Tokenizer(src)
 	if err != nil {
-		return err
+		return "", err
 	}
-	pairs, err := ggufPairs(cfg, tok, strings.TrimSuffix(filepath.Base(dst), ".gguf"), kind)
+	g, err := tok.GGML(cfg.Vocab)
 	if err != nil {
-		return err
+		return "", err
 	}
-	return withModel(src, model.LM, func(m *model.Model) error {
+	what = "GGUF " + kind
+	if g.Differs != "" {
+		what += "; llama.cpp has its own form of the tokenizer's pattern, and other tokens for " + g.Differs
+	}
+	pairs, err := ggufPairs(cfg, g, strings.TrimSuffix(filepath.Base(dst), ".gguf"), kind)
+	if err != nil {
+		return "", err
+	}
+	return what, withModel(src, model.LM, func(m *model.Model) error {
 		file := gguf.File{Pairs: pairs,
 			Tensors: ggufTensors(cfg, m.Weights(), ggufKinds[kind].matrix)}
 		size, err := file.Size()
@@ -247,13 +257,9 @@ func ggufArch(c model.Config) string { return ggufFamilies[c.Architecture].arch 
 // ggufPairs returns the metadata of a file: everything but its tensors. Keys and their meaning are
 // documented in docs/gguf.md of the ggml repository, and defined by src/llama-arch.cpp and
 // src/llama-model.cpp of the llama.cpp repository, which read them.
-func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]gguf.Pair, error) {
+func ggufPairs(c model.Config, g *tokenizer.GGML, name, kind string) ([]gguf.Pair, error) {
 	arch := ggufArch(c)
 	if err := checkSupported(c); err != nil {
-		return nil, err
-	}
-	g, err := tok.GGML(c.Vocab)
-	if err != nil {
 		return nil, err
 	}
 	pairs := []gguf.Pair{

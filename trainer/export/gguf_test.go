@@ -15,6 +15,7 @@ import (
 	"gad/internal/gguf"
 	"gad/internal/gguf/gguftest"
 	"gad/model"
+	"gad/tokenizer"
 	"gad/trainer/modeltest"
 )
 
@@ -195,7 +196,7 @@ func TestInterleaved(t *testing.T) {
 func TestGGUFPairs(t *testing.T) {
 	cfg := modeltest.Shape
 	cfg.Vocab, cfg.RopeTheta = modeltest.Tokenizer(t).Size()+2, 1e6
-	pairs, err := ggufPairs(cfg, modeltest.Tokenizer(t), "student", "q8_0")
+	pairs, err := pairsOf(cfg, modeltest.Tokenizer(t), "student", "q8_0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +246,7 @@ func TestGGUFPairs(t *testing.T) {
 	} {
 		c2 := cfg
 		c.change(&c2)
-		if _, err := ggufPairs(c2, modeltest.Tokenizer(t), "x", "f16"); err == nil ||
+		if _, err := pairsOf(c2, modeltest.Tokenizer(t), "x", "f16"); err == nil ||
 			err.Error() != c.want {
 			t.Errorf("%v\nwant %s", err, c.want)
 		}
@@ -309,7 +310,7 @@ func TestGGUFOfFamilies(t *testing.T) {
 				be.Upload(p.W, x)
 			}
 		}
-		pairs, err := ggufPairs(cfg, tok, "x", "f16")
+		pairs, err := pairsOf(cfg, tok, "x", "f16")
 		if err != nil {
 			t.Errorf("%s: %v", folder, err)
 			continue
@@ -383,4 +384,13 @@ func size(w model.Weight) int {
 		n *= k
 	}
 	return n
+}
+
+// pairsOf returns the metadata of a file with the tokenizer.
+func pairsOf(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]gguf.Pair, error) {
+	g, err := tok.GGML(c.Vocab)
+	if err != nil {
+		return nil, err
+	}
+	return ggufPairs(c, g, name, kind)
 }
