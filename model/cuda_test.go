@@ -122,6 +122,7 @@ func TestCUDAAgainstCPU(t *testing.T) {
 		"Gemma3 odd": usual(tiny("Gemma3")), "Mistral E=64": tensorCore("Mistral", 64),
 		"Olmo3 E=64": tensorCore("Olmo3", 64), "Ministral3 E=64": tensorCore("Ministral3", 64),
 		"Phi3 E=64": tensorCore("Phi3", 64), "GraniteMoeHybrid odd": tiny("GraniteMoeHybrid"),
+		"Gemma2 E=64": usual(tensorCore("Gemma2", 64)), "Gemma2 odd": usual(tiny("Gemma2")),
 		"Lfm2 E=64": tensorCore("Lfm2", 64), "Lfm2 odd": tiny("Lfm2"),
 	}
 	for arm, name := range slices.Sorted(maps.Keys(shapes)) {

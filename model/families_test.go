@@ -33,10 +33,7 @@ func familiesTable(t *testing.T) string {
 		if len(gguf) == 0 || len(folders[name]) == 0 {
 			t.Errorf("%s: no GGUF files %q, or no folder %q", name, gguf, folders[name])
 		}
-		device := "CPU, GPU"
-		if f.Caps {
-			device = "CPU"
-		}
+		const device = "CPU, GPU"
 		fmt.Fprintf(&b, "| %s | %s | `%s` | %s | %s | %s | %s |\n", name, f.Models, f.ModelType,
 			strings.Join(particulars(f), "; "), strings.Join(gguf, ", "), device,
 			strings.Join(folders[name], ", "))

@@ -395,6 +395,9 @@ func (b *Backend) GeGLUGrad(yNF, _, _, dyNF, _, _ compute.Tensor) {
 func (b *Backend) logits(n, cols, D int, w *compute.Param) (read float64) {
 	b.forward(n, cols, D, w, wide, false)
 	bytes := wide * float64(n) * float64(cols)
+	if w.Cap > 0 { // a pass over them
+		b.moves(2 * bytes)
+	}
 	if bytes > 0.8*b.card.Cache {
 		return bytes
 	}

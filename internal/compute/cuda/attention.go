@@ -144,10 +144,10 @@ func (l *layout) keyBlocks(rows, K, group, most, least int) *keyList {
 }
 
 // fast returns 0 or 1 for the head widths that have kernels of their own, and -1 where the generic
-// ones are needed: for windows too, whether or not a sequence is longer, because a row's bits must
-// not depend on the rest of the pack.
+// ones are needed: for soft caps, and for windows too, whether or not a sequence is longer, because a
+// row's bits must not depend on the rest of the pack.
 func (b *Backend) fast(a compute.AttnShape, N int, row []int, ps ...driver.Ptr) int {
-	if b.narrow != bf16 || !(a.Scale > 0) || a.Window > 0 {
+	if b.narrow != bf16 || !(a.Scale > 0) || a.Window > 0 || a.Cap > 0 {
 		return -1
 	}
 	for _, n := range row {
@@ -213,7 +213,8 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 	b.launch(b.k.attnFwdAny[b.narrow], grid{blocks(N*a.H, genericHeads), 1, 1, attnThreads, 0},
 		at(o.p), at(lse.p), at(q.p), at(k.p), at(v.p), segments, whole(p.Segments()), whole(N),
 		whole(a.H), whole(a.K), whole(a.E),
-		whole(row[0]), whole(row[1]), whole(row[2]), real(float32(a.Scale)), whole(a.Window))
+		whole(row[0]), whole(row[1]), whole(row[2]), real(float32(a.Scale)), real(float32(a.Cap)),
+		whole(a.Window))
 }
 
 // AttentionGrad is the gradient of Attention, in three launches: the row sums of
@@ -269,17 +270,17 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 		}
 		return
 	}
-	S, n, E := whole(p.Segments()), whole(N), whole(a.E)
+	S, n, E, limit := whole(p.Segments()), whole(N), whole(a.E), real(float32(a.Cap))
 	perQuery, perKey :=
 		grid{blocks(N*a.H, genericHeads), 1, 1, attnThreads, 0},
 		grid{blocks(N*a.K, genericHeads), 1, 1, attnThreads, 0}
 	b.launch(b.k.attnDeltaAny[b.narrow], perQuery, at(delta), at(do.p), at(o.p), n, H, E)
 	b.launch(b.k.attnDQAny[b.narrow], perQuery,
 		at(dq.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, S, n, H, K,
-		E, qr, kr, vr, scale, whole(a.Window))
+		E, qr, kr, vr, scale, limit, whole(a.Window))
 	b.launch(b.k.attnDKVAny[b.narrow], perKey,
 		at(dk.p), at(dv.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, S,
-		n, H, K, E, qr, kr, vr, scale, whole(a.Window))
+		n, H, K, E, qr, kr, vr, scale, limit, whole(a.Window))
 }
 
 // AttentionDecode computes attention of one query a row over paged caches.
@@ -323,7 +324,8 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 			continue
 		}
 		b.launch(b.k.decodeAny[b.narrow], g, at(part), query, at(k.p), at(v.p), tableAt, lengthAt,
-			whole(cols), whole(P), n, H, K, E, whole(row), scale, whole(a.Window))
+			whole(cols), whole(P), n, H, K, E, whole(row), scale, real(float32(a.Cap)),
+			whole(a.Window))
 		b.launch(b.k.decodeCombine[b.narrow], grid{a.H, rows, 1, attnThreads, 0}, at(o.from(from)),
 			at(part), lengthAt, n, whole(splits), H, E, whole(a.Window))
 	}

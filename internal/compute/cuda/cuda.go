@@ -141,8 +141,8 @@ func (Options) DecodeMultiple() int { return decodeMultiple }
 
 const decodeMultiple = 16
 
-// SoftCaps returns false: no kernel caps scores or logits.
-func (Options) SoftCaps() bool { return false }
+// SoftCaps returns true: the generic kernels of attention and a pass over logits have them.
+func (Options) SoftCaps() bool { return true }
 
 // Joined returns true: one product of several projections is one launch instead of several, reads
 // their input once, and fills the device better.

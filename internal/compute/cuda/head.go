@@ -20,6 +20,7 @@ type headWork struct {
 	chunks
 	h, z, part, dz, dh driver.Ptr
 	tiles              int
+	cap                float32 // soft cap of the logits; 0: none
 }
 
 func (b *Backend) headWork(c chunks, D, V int, grad bool) headWork {
@@ -32,7 +33,8 @@ func (b *Backend) headWork(c chunks, D, V int, grad bool) headWork {
 	return w
 }
 
-// logits queues z = invTemp*h·W for n rows and the columns lo to hi-1.
+// logits queues z = invTemp*h·W, under the head's soft cap if it has one, for n rows and the columns
+// lo to hi-1.
 func (b *Backend) logits(op string, k headWork, h driver.Ptr, W view, n, D, lo, hi int,
 	invTemp float32) {
 	if W.t.quantised() && n > b.few && hi-lo > unpackedVocab { // not all are unpacked at once
@@ -45,8 +47,16 @@ func (b *Backend) logits(op string, k headWork, h driver.Ptr, W view, n, D, lo, 
 	cols := hi - lo
 	z := matrix{view{p: k.z, t: f32, n: n * k.ld}, n, cols, k.ld, false, 0}
 	part := dense(W.slice(lo*D, cols*D), cols, D)
-	b.multiply(op, z, dense(view{p: h, t: b.narrow, n: n * D}, n, D), part.transpose(), invTemp,
+	alpha := invTemp
+	if k.cap > 0 {
+		alpha = 1
+	}
+	b.multiply(op, z, dense(view{p: h, t: b.narrow, n: n * D}, n, D), part.transpose(), alpha,
 		false, nil)
+	if k.cap > 0 {
+		b.launch(b.k.headCap, grid{n, blocks(cols, 4096), 1, 256, 0}, at(k.z), whole(cols),
+			whole(k.ld), real(invTemp), real(k.cap))
+	}
 }
 
 // stats queues the statistics of the n rows' logits of the columns lo to hi-1, by one of two
@@ -89,6 +99,7 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 	defer b.enter()()
 	W := b.weights(op, w, b.narrow)
 	k := b.headWork(b.head.stats.chunks(R, V).limitColumns(W.t), D, V, false)
+	k.cap = float32(w.Cap)
 	row, target := index(b, "rows", rows), index(b, "targets", targets)
 	for r := 0; r < R; r += k.rows {
 		n, skip := min(k.rows, R-r), driver.Ptr(4*r)
@@ -126,6 +137,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 	defer b.enter()()
 	W, inv := b.weights(op, w, b.narrow), float32(invTemp)
 	k := b.headWork(b.head.grad.chunks(R, V).limitColumns(W.t), D, V, true)
+	k.cap = float32(w.Cap)
 	row, target := index(b, "rows", rows), index(b, "targets", targets)
 	for r := 0; r < R; r += k.rows {
 		n, skip := min(k.rows, R-r), driver.Ptr(4*r)
@@ -144,7 +156,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 			b.launch(b.k.headGrad[b.narrow], grid{n, blocks(cols, 4096), 1, 256, 0}, at(k.dz),
 				at(k.z), at(lse.from(r)), at(ent.from(r)),
 				at(dlogp.from(r)), at(dentAt), at(target+skip), whole(cols), whole(k.ld),
-				whole(k.ld), whole(lo))
+				whole(k.ld), whole(lo), real(k.cap*inv))
 			dz := matrix{view{p: k.dz, t: b.narrow, n: n * k.ld}, n, cols, k.ld, false, 0}
 			if dh.n > 0 {
 				b.multiply(op, dhRD, dz, dense(W.slice(lo*D, cols*D), cols, D), inv, lo > 0, nil)
@@ -191,7 +203,8 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	W := b.weights(op, w, b.narrow)
 	c := b.head.sample.whole(R, V)
 	place := b.scratch(append(c.bytes(0, V, b.narrow.size(), false), int64(8*R))...)
-	k := headWork{chunks: c, z: place[1], part: place[2], tiles: blocks(V, headTile)}
+	k := headWork{chunks: c, z: place[1], part: place[2], tiles: blocks(V, headTile),
+		cap: float32(w.Cap)}
 	id, lp := place[5], place[5]+driver.Ptr(4*R)
 	for r := 0; r < R; r += k.rows {
 		n := min(k.rows, R-r)

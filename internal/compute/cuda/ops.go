@@ -27,7 +27,7 @@ type kernelSet struct {
 	colSum      [2]*driver.Kernel
 	addPartials *driver.Kernel
 	gemm        [2][2]*driver.Kernel // a and b, c
-	headStats, headMasses, headFinish,
+	headStats, headMasses, headFinish, headCap,
 	sample, draw *driver.Kernel
 	headGrad, score, scoreGrad,
 	scoreWGrad [2]*driver.Kernel
@@ -100,7 +100,7 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 		gemm: [2][2]*driver.Kernel{{find("gemm_f32_f32_f32"), nil},
 			{find("gemm_bf16_bf16_f32"), find("gemm_bf16_bf16_bf16")}},
 		headStats: find("head_stats"), headMasses: find("head_masses"),
-		headFinish: find("head_finish"), sample: find("sample"), draw: find("draw"),
+		headFinish: find("head_finish"), headCap: find("head_cap"), sample: find("sample"), draw: find("draw"),
 		headGrad: pair("head_grad"), score: pair("score"), scoreGrad: pair("score_grad"),
 		scoreWGrad: pair("score_wgrad"),
 		attnFwd:    wideHeads("attn_fwd"), attnDelta: wideHeads("attn_bwd_delta"),

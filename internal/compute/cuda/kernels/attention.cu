@@ -740,7 +740,7 @@ template <class T> DEVICE float attn_dot(const T *x, const T *y, int E) {
 
 template <class T>
 DEVICE void attn_fwd_any(T *o, float *lse, const T *q, const T *k, const T *v, const Segment *segments, int S, int N, int H, int K, int E, int q_row, int k_row, int v_row,
-                         float scale, int window) {
+                         float scale, float cap, int window) {
     i64 i = attn_warp();
     if (i >= (i64)N * H) return;
     int lane = threadIdx.x % WARP, n = i / H, h = i % H, kv = h / (H / K);
@@ -752,7 +752,7 @@ DEVICE void attn_fwd_any(T *o, float *lse, const T *q, const T *k, const T *v, c
     int seen = attn_first(len, window);
     for (int j = seen / ATTN_SPLIT * ATTN_SPLIT; j < len; j += ATTN_SPLIT) {
         float m1, l1, acc1[ATTN_LANE], a, b;
-        attn_span(m1, l1, acc1, query, key, value, k_row, v_row, [&](int p) { return p + attn_away(segments, before, jump, p); }, E, scale, max(j, seen), min(len, j + ATTN_SPLIT));
+        attn_span(m1, l1, acc1, query, key, value, k_row, v_row, [&](int p) { return p + attn_away(segments, before, jump, p); }, E, scale, cap, max(j, seen), min(len, j + ATTN_SPLIT));
         attn_merge(m, l, m1, l1, a, b);
         for (int c = 0; c < ATTN_LANE; c++) acc[c] = fmaf(acc[c], a, acc1[c] * b);
     }
@@ -775,7 +775,7 @@ template <class T> DEVICE void attn_bwd_delta_any(float *delta, const T *dout, c
 // lanes share the width of the head.
 template <class T>
 DEVICE void attn_bwd_dkv_any(T *dk, T *dv, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta, const Segment *segments, int S, int N,
-                             int H, int K, int E, int q_row, int k_row, int v_row, float scale, int window) {
+                             int H, int K, int E, int q_row, int k_row, int v_row, float scale, float cap, int window) {
     i64 at = attn_warp();
     if (at >= (i64)N * K) return;
     int lane = threadIdx.x % WARP, n = at / K, kv = at % K, group = H / K;
@@ -792,8 +792,9 @@ DEVICE void attn_bwd_dkv_any(T *dk, T *dv, const T *dout, const T *q, const T *k
             if (!__ballot_sync(FULL, sees)) continue;
             if (sees) {
                 i64 row = (i64)(i0 + lane) * H + h;
-                p = expf(scale * attn_dot(q + (i0 + lane) * (i64)q_row + h * E, k + key, E) - lse[row]);
-                ds = p * (attn_dot(dout + row * E, v + value, E) - delta[row]);
+                float s = attn_cap(scale * attn_dot(q + (i0 + lane) * (i64)q_row + h * E, k + key, E), cap);
+                p = expf(s - lse[row]);
+                ds = p * (attn_dot(dout + row * E, v + value, E) - delta[row]) * attn_cap_slope(s, cap);
             }
             int count = min(WARP, end - i0);
             for (int c = 0; c < count; c++) {
@@ -818,7 +819,7 @@ DEVICE void attn_bwd_dkv_any(T *dk, T *dv, const T *dout, const T *q, const T *k
 
 template <class T>
 DEVICE void attn_bwd_dq_any(T *dq, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta, const Segment *segments, int S, int N, int H,
-                            int K, int E, int q_row, int k_row, int v_row, float scale, int window) {
+                            int K, int E, int q_row, int k_row, int v_row, float scale, float cap, int window) {
     i64 at = attn_warp();
     if (at >= (i64)N * H) return;
     int lane = threadIdx.x % WARP, n = at / H, h = at % H, kv = h / (H / K);
@@ -831,8 +832,8 @@ DEVICE void attn_bwd_dq_any(T *dq, const T *dout, const T *q, const T *k, const 
         float ds = 0.0f;
         if (j0 + lane < len) {
             i64 row = own + j0 + lane + attn_away(segments, before, jump, j0 + lane);
-            float p = expf(scale * attn_dot(q + query, k + row * k_row + kv * E, E) - lse[at]);
-            ds = p * (attn_dot(dout + at * E, v + row * v_row + kv * E, E) - delta[at]);
+            float s = attn_cap(scale * attn_dot(q + query, k + row * k_row + kv * E, E), cap), p = expf(s - lse[at]);
+            ds = p * (attn_dot(dout + at * E, v + row * v_row + kv * E, E) - delta[at]) * attn_cap_slope(s, cap);
         }
         int count = min(WARP, len - j0);
         for (int c = 0; c < count; c++) {
@@ -852,17 +853,17 @@ DEVICE void attn_bwd_dq_any(T *dq, const T *dout, const T *q, const T *k, const 
 
 #define ATTN_ANY(T, SUFFIX)                                                                                                                                          \
     KERNEL(ATTN_THREADS, attn_fwd_any_##SUFFIX, T *o, float *lse, const T *q, const T *k, const T *v, const Segment *segments, int S, int N, int H, int K, int E,    \
-           int q_row, int k_row, int v_row, float scale, int window) {                                                                                               \
-        attn_fwd_any(o, lse, q, k, v, segments, S, N, H, K, E, q_row, k_row, v_row, scale, window);                                                                  \
+           int q_row, int k_row, int v_row, float scale, float cap, int window) {                                                                                               \
+        attn_fwd_any(o, lse, q, k, v, segments, S, N, H, K, E, q_row, k_row, v_row, scale, cap, window);                                                                  \
     }                                                                                                                                                                \
     KERNEL(ATTN_THREADS, attn_bwd_delta_any_##SUFFIX, float *delta, const T *dout, const T *o, int N, int H, int E) { attn_bwd_delta_any(delta, dout, o, N, H, E); } \
     KERNEL(ATTN_THREADS, attn_bwd_dkv_any_##SUFFIX, T *dk, T *dv, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta,           \
-           const Segment *segments, int S, int N, int H, int K, int E, int q_row, int k_row, int v_row, float scale, int window) {                                   \
-        attn_bwd_dkv_any(dk, dv, dout, q, k, v, lse, delta, segments, S, N, H, K, E, q_row, k_row, v_row, scale, window);                                            \
+           const Segment *segments, int S, int N, int H, int K, int E, int q_row, int k_row, int v_row, float scale, float cap, int window) {                                   \
+        attn_bwd_dkv_any(dk, dv, dout, q, k, v, lse, delta, segments, S, N, H, K, E, q_row, k_row, v_row, scale, cap, window);                                            \
     }                                                                                                                                                                \
     KERNEL(ATTN_THREADS, attn_bwd_dq_any_##SUFFIX, T *dq, const T *dout, const T *q, const T *k, const T *v, const float *lse, const float *delta,                   \
-           const Segment *segments, int S, int N, int H, int K, int E, int q_row, int k_row, int v_row, float scale, int window) {                                   \
-        attn_bwd_dq_any(dq, dout, q, k, v, lse, delta, segments, S, N, H, K, E, q_row, k_row, v_row, scale, window);                                                 \
+           const Segment *segments, int S, int N, int H, int K, int E, int q_row, int k_row, int v_row, float scale, float cap, int window) {                                   \
+        attn_bwd_dq_any(dq, dout, q, k, v, lse, delta, segments, S, N, H, K, E, q_row, k_row, v_row, scale, cap, window);                                                 \
     }
 ATTN_ANY(float, f32)
 ATTN_ANY(bf16, bf16)

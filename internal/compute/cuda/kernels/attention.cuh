@@ -87,14 +87,22 @@ DEVICE void attn_pack(u32 (&a)[4], const float (&c0)[4], const float (&c1)[4]) {
     a[3] = pack2(c1[2], c1[3]);
 }
 
+// attn_cap is a scaled score under its soft cap, cap*tanh(s/cap), or as it is with a cap of 0;
+// attn_cap_slope is its derivative, 1 - (s/cap)^2 of the capped s.
+DEVICE float attn_cap(float s, float cap) { return cap > 0.0f ? cap * tanhf(s / cap) : s; }
+DEVICE float attn_cap_slope(float s, float cap) {
+    float t = cap > 0.0f ? s / cap : 0.0f;
+    return 1.0f - t * t;
+}
+
 // attn_span is one query's softmax over the positions j0 to j1-1, by one warp:
-//   s_j = scale * sum_e q[e]*k[row_j,e], e ascending;  m = max s_j
+//   s_j = attn_cap(scale * sum_e q[e]*k[row_j,e], cap), e ascending;  m = max s_j
 //   l = sum_j exp(s_j - m);  acc[e] = sum_j exp(s_j - m)*v[row_j,e], j ascending
 // where row_j is row_of(j). 32 positions at a time, one to a lane; acc[i] is element lane+32*i. k and v
 // point at their head in row 0; rows are k_row and v_row elements apart.
 template <class T, class Row>
-DEVICE void attn_span(float &m, float &l, float (&acc)[ATTN_LANE], const T *q, const T *k, const T *v, i64 k_row, i64 v_row, Row row_of, int E, float scale, int j0,
-                      int j1) {
+DEVICE void attn_span(float &m, float &l, float (&acc)[ATTN_LANE], const T *q, const T *k, const T *v, i64 k_row, i64 v_row, Row row_of, int E, float scale,
+                      float cap, int j0, int j1) {
     int lane = threadIdx.x % WARP;
     m = -INF;
     l = 0.0f;
@@ -107,7 +115,7 @@ DEVICE void attn_span(float &m, float &l, float (&acc)[ATTN_LANE], const T *q, c
             const T *key = k + row * k_row;
             s = 0.0f;
             for (int e = 0; e < E; e++) s = fmaf(to_float(q[e]), to_float(key[e]), s);
-            s *= scale;
+            s = attn_cap(s * scale, cap);
         }
         float top = fmaxf(m, warp_max(s));
         float fold = expf(m - top), p = expf(s - top);

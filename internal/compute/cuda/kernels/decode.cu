@@ -234,7 +234,7 @@ KERNEL(DECODE_THREADS, decode_E128, bf16 *o, float *part, u32 *done, const bf16 
 // The warps of a block share the group's query heads; the cache shares the keys.
 template <class T>
 DEVICE void decode_any(float *part, const T *q, const T *kc, const T *vc, const int *table, const int *len, int stride, int page, int R, int H, int K, int E,
-                       int q_row, float scale, int window) {
+                       int q_row, float scale, float cap, int window) {
     int lane = threadIdx.x % WARP, split = blockIdx.x, splits = gridDim.x, kv = blockIdx.y, r = blockIdx.z, group = H / K;
     int lo = split * ATTN_SPLIT, hi = min(len[r], lo + ATTN_SPLIT);
     lo = max(lo, attn_first(len[r], window));
@@ -244,7 +244,7 @@ DEVICE void decode_any(float *part, const T *q, const T *kc, const T *vc, const 
     for (int g = threadIdx.x / WARP; g < group; g += DECODE_THREADS / WARP) {
         int h = kv * group + g;
         float m, l, acc[ATTN_LANE];
-        attn_span(m, l, acc, q + (i64)r * q_row + h * E, kc + kv * E, vc + kv * E, (i64)K * E, (i64)K * E, [&](int p) { return decode_row(mine, page, p); }, E, scale, lo, hi);
+        attn_span(m, l, acc, q + (i64)r * q_row + h * E, kc + kv * E, vc + kv * E, (i64)K * E, (i64)K * E, [&](int p) { return decode_row(mine, page, p); }, E, scale, cap, lo, hi);
         i64 at = ((i64)r * splits + split) * H + h;
         for (int i = 0; i < ATTN_LANE; i++)
             if (lane + WARP * i < E) part[at * E + lane + WARP * i] = acc[i];
@@ -272,8 +272,8 @@ template <class T> DEVICE void decode_combine(T *o, const float *part, const int
 
 #define DECODE_ANY(T, SUFFIX)                                                                                                                             \
     KERNEL(DECODE_THREADS, decode_any_##SUFFIX, float *part, const T *q, const T *kc, const T *vc, const int *table, const int *len, int stride, int page, \
-           int R, int H, int K, int E, int q_row, float scale, int window) {                                                                              \
-        decode_any(part, q, kc, vc, table, len, stride, page, R, H, K, E, q_row, scale, window);                                                          \
+           int R, int H, int K, int E, int q_row, float scale, float cap, int window) {                                                                              \
+        decode_any(part, q, kc, vc, table, len, stride, page, R, H, K, E, q_row, scale, cap, window);                                                          \
     }                                                                                                                                                     \
     KERNEL(DECODE_THREADS, decode_combine_##SUFFIX, T *o, const float *part, const int *len, int R, int splits, int H, int E, int window) {                \
         decode_combine(o, part, len, R, splits, H, E, window);                                                                                            \

@@ -12,6 +12,8 @@
 // chunks, as long as every c0 is a multiple of HEAD_TILE. So LogProb, chunk after
 // chunk, and Sample, whole rows at once, find the same bits in the same logits.
 //
+// With a soft cap the product's alpha is 1 and head_cap follows each: z = invTemp*cap*tanh(x/cap).
+//
 //   LogProb: per chunk: product, head_stats;  then once head_finish.
 //   LogProbGrad: per chunk: product, head_grad, the two products of dz.
 //   Sample: product(s), head_masses without targets, draw (sample.cu), head_finish;
@@ -184,14 +186,23 @@ KERNEL(256, head_finish, float *logp, float *ent, float *lse, const float *part,
     if (lse) lse[r] = m + log_s;
 }
 
+// head_cap: z_v = scale*cap*tanh(z_v/cap), in place.
+//   z [R,C] of row stride ldz.  grid (R, ceil(C/4096)), 256 threads, no shared memory.
+KERNEL(256, head_cap, float *z, int C, i64 ldz, float scale, float cap) {
+    i64 r = blockIdx.x, first = (i64)blockIdx.y * 4096;
+    float *row = z + r * ldz;
+    for (i64 c = first + threadIdx.x; c < min((i64)C, first + 4096); c += 256) row[c] = scale * (cap * tanhf(row[c] / cap));
+}
+
 // head_grad: with p_v = exp(z_v - lse),
 //   dz_v = dlogp*(1[v=target] - p_v) - dent*p_v*(z_v - lse + ent)
-// for the columns of one chunk; invTemp is left to the products of dz.
+// for the columns of one chunk; invTemp is left to the products of dz. With a limit, the soft cap times
+// invTemp, dz_v is then multiplied by 1 - (z_v/limit)^2.
 //   dz [R,C] of row stride lddz (dz may be z when T is float and lddz is ldz);
 //   z [R,C]; lse, ent, dlogp, dent, target [R]; dent may be null, ent too then.
 //   grid (R, ceil(C/4096)), 256 threads, no shared memory.
 template <class T>
-DEVICE void head_grad(T *dz, const float *z, const float *lse, const float *ent, const float *dlogp, const float *dent, const int *target, int C, i64 ldz, i64 lddz, int c0) {
+DEVICE void head_grad(T *dz, const float *z, const float *lse, const float *ent, const float *dlogp, const float *dent, const int *target, int C, i64 ldz, i64 lddz, int c0, float limit) {
     const int each = 4;
     i64 r = blockIdx.x, first = (i64)blockIdx.y * (each * 1024), n = C - first;
     const float *from = z + r * ldz + first;
@@ -209,16 +220,21 @@ DEVICE void head_grad(T *dz, const float *z, const float *lse, const float *ent,
         for (int j = 0; j < 4; j++) {
             float d = x[i][j] - l, p = expf(d);
             float y = p == 0 ? 0 : -p * fmaf(de, d + h, dl); // not 0 * -inf
-            x[i][j] = at + j == t ? y + dl : y;
+            y = at + j == t ? y + dl : y;
+            if (limit > 0) {
+                float c = x[i][j] / limit;
+                y *= 1.0f - c * c;
+            }
+            x[i][j] = y;
         }
         store4(to, at, n, wide_to, x[i]);
     }
 }
-KERNEL(256, head_grad_f32, float *dz, const float *z, const float *lse, const float *ent, const float *dlogp, const float *dent, const int *target, int C, i64 ldz, i64 lddz, int c0) {
-    head_grad(dz, z, lse, ent, dlogp, dent, target, C, ldz, lddz, c0);
+KERNEL(256, head_grad_f32, float *dz, const float *z, const float *lse, const float *ent, const float *dlogp, const float *dent, const int *target, int C, i64 ldz, i64 lddz, int c0, float limit) {
+    head_grad(dz, z, lse, ent, dlogp, dent, target, C, ldz, lddz, c0, limit);
 }
-KERNEL(256, head_grad_bf16, bf16 *dz, const float *z, const float *lse, const float *ent, const float *dlogp, const float *dent, const int *target, int C, i64 ldz, i64 lddz, int c0) {
-    head_grad(dz, z, lse, ent, dlogp, dent, target, C, ldz, lddz, c0);
+KERNEL(256, head_grad_bf16, bf16 *dz, const float *z, const float *lse, const float *ent, const float *dlogp, const float *dent, const int *target, int C, i64 ldz, i64 lddz, int c0, float limit) {
+    head_grad(dz, z, lse, ent, dlogp, dent, target, C, ldz, lddz, c0, limit);
 }
 
 // score: s[r] = Σ_d h[rows[r],d]*w[d] in float32: lane i of a warp takes the
