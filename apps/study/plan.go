@@ -146,6 +146,11 @@ func (r *reader) file(n *conf.Node) string {
 	if n != nil && p == "" {
 		n.Bad("empty: give a path")
 	}
+	return r.beside(p)
+}
+
+// beside returns a path relative to the study's file as one that commands can use.
+func (r *reader) beside(p string) string {
 	if p == "" || filepath.IsAbs(p) {
 		return p
 	}
@@ -154,11 +159,12 @@ func (r *reader) file(n *conf.Node) string {
 
 // files returns the path or the list of paths in a node, as file does.
 func (r *reader) files(n *conf.Node) string {
-	list := filepath.SplitList(r.file(n))
+	list := filepath.SplitList(conf.Value[string](n))
+	if len(list) < 2 {
+		return r.file(n)
+	}
 	for i, p := range list {
-		if i > 0 && !filepath.IsAbs(p) {
-			list[i] = filepath.Join(filepath.Dir(r.path), filepath.FromSlash(p))
-		}
+		list[i] = r.beside(p)
 	}
 	return strings.Join(list, string(filepath.ListSeparator))
 }
