@@ -45,7 +45,7 @@ The problem alone (the way at the start and the turns) decides its file, whateve
 question was ever trained on. No question appears twice.
 
 noted.arrow teaches how to read notes (gad opd --coach): the walk-first rows of train.arrow once more, with notes of
-gad task notes on some attempt behind the question.
+gad task notes on some attempt before the question (coach.template={notes} {prompt}).
 
 ## How an answer is graded
 

@@ -442,7 +442,7 @@ func TestNoted(t *testing.T) {
 			if r.Form != WalkFirst {
 				continue
 			}
-			notes, ok := strings.CutPrefix(got[i].Prompt, r.Prompt+" ")
+			notes, ok := strings.CutSuffix(got[i].Prompt, " "+r.Prompt)
 			if !ok || got[i].Answer != r.Answer {
 				t.Fatalf("%s: %+v is not a noted row of %+v", k.Name, got[i], r)
 			}

@@ -27,6 +27,7 @@ func Need(f model.Footprint, shape model.Config, c config.Config, stage config.S
 func longestRun(c config.Config, stage config.Stage, ranks int) Plan {
 	p := Plan{Stage: stage, ranks: ranks, PromptMean: float64(c.Data.MaxPrompt),
 		AnswerMean: float64(c.LongestSampled(stage)), whole: float64(c.MaxAnswer(stage)),
+		notes:  float64(c.Coach.OwnNotes(stage)),
 		chunks: c.Chunks(stage), lastOnly: c.Critic.Reads == "last",
 		teacher: theirs{apart: apart(c, stage)}}
 	if c.Coach.On(stage) && c.LoadsTeacher(stage) {
@@ -119,6 +120,11 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		m := shape.Plan(f, o)
 		scratch = max(scratch, m.Scratch)
 		parts = append(parts, m)
+		if p.notes > 0 && o.Slots > 0 { // the same weights write notes, after the answers
+			notes := shape.Plan(f, p.asking(c, o))
+			scratch, m.Cache = max(scratch, notes.Scratch), max(m.Cache, notes.Cache)
+			parts, others = append(parts, notes), append(others, notes)
+		}
 		o.Recompute = recompute
 		others = append(others, shape.Plan(f, o))
 		add(name+": weights", m.Weights)
@@ -252,6 +258,13 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		items[len(items)-1].Note = "an estimate, at NCCL's defaults: not measured"
 	}
 	return items
+}
+
+// asking returns o, by which answers are sampled, for notes on all of them.
+func (p *Plan) asking(c config.Config, o model.PlanOptions) model.PlanOptions {
+	o.N, o.Prompts = 1, (c.Data.TrainBatchSize-c.Coach.PlainOf(p.Stage, c.Data.TrainBatchSize))*o.N
+	o.PromptTokens, o.MaxNew = c.LongestQuestion(p.Stage), c.Coach.OwnNotes(p.Stage)
+	return o
 }
 
 // planHost returns the memory on a GPU's host.
