@@ -121,5 +121,7 @@ func TestPeakIsThePlan(t *testing.T) {
 			"teacher.loss=" + []string{"policy", "exact"}[arm]}
 		peaks(t, open, config.OPD, precision, [][]string{noted, append(noted,
 			"trainer.total_steps=2", "teacher.renew=1", "coach.plain=0.5")})
+		peaks(t, open, config.OPD, precision, [][]string{{"coach.command=@student", "rollout.n=3",
+			"coach.max_tokens=24", "coach.question={prompt}{answer}", "teacher.loss=exact"}})
 	}
 }
