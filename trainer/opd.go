@@ -154,7 +154,7 @@ func (o *opd) passSeqs(x config.Pass) []model.Seq {
 	switch {
 	case x.Network == config.Teacher:
 		return readSeqs(o.read)
-	case x.Notes:
+	case x.Notes > 0:
 		return o.coach.by.wrote()
 	}
 	return o.stepSeqs()

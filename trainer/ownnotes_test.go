@@ -168,7 +168,7 @@ func TestOwnNotesAreCounted(t *testing.T) {
 	}
 	notes := config.Pass{}
 	for _, x := range tr.stage.passes(len(tr.train.step)) {
-		if x.Notes {
+		if x.Notes > 0 {
 			notes = x
 		}
 	}

@@ -149,7 +149,7 @@ func (r *reader) file(n *conf.Node) string {
 	return r.beside(p)
 }
 
-// beside returns a path relative to the study's file as one that commands can use.
+// beside returns a path of the study's file for commands, which start in the working directory.
 func (r *reader) beside(p string) string {
 	if p == "" || filepath.IsAbs(p) {
 		return p

@@ -336,8 +336,8 @@ func (n *node) args(out, from string, steps, threads int, extra ...string) []str
 	return append(a, n.common(out, from, steps, threads, extra...)...)
 }
 
-// common returns the flags and settings of every stage's command line, the settings last. The
-// arguments are those of args.
+// common returns the flags and settings of every stage's command line, the settings last; args
+// describes the arguments.
 func (n *node) common(out, from string, steps, threads int, extra ...string) (a []string) {
 	a = append(a, "--data", n.data())
 	if n.stage.Ratings != "" {

@@ -55,9 +55,9 @@ type Pass struct {
 	Times    float64 // number of passes; a share if other sequences' results are known
 	Prompts  int     // of the batch
 	Mini     int     // prompts of an optimizer step, for Learn
-	// a text for each of the students' answers is sampled, after a question of its own
-	// (Config.LongestQuestion)
-	Notes bool
+	// above 0, Sample writes so many tokens on each of the students' answers, after a question of
+	// its own (CoachConfig.LongestQuestion)
+	Notes int
 }
 
 // Answers returns the number of sequences for each prompt.
@@ -98,8 +98,8 @@ func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 			{Part: "rollout", Kind: Sample, Students: n, Times: 1},
 		}
 		list = append(list, c.oldLogProbs(stage, prompts, independent)...)
-		if c.Coach.ByStudent(stage) {
-			list = append(list, Pass{Part: "coach", Kind: Sample, Students: n, Times: 1, Notes: true,
+		if notes := c.Coach.OwnNotes(stage); notes > 0 {
+			list = append(list, Pass{Part: "coach", Kind: Sample, Students: n, Times: 1, Notes: notes,
 				Prompts: prompts - c.Coach.PlainOf(stage, prompts)})
 		}
 		seen := Pass{Part: "teacher_logp", Network: Teacher, Kind: Forward, Students: n, Times: 1}

@@ -182,10 +182,10 @@ func (c CoachConfig) OwnNotes(stage Stage) int {
 	return c.MaxTokens
 }
 
-// LongestQuestion returns the longest question, in tokens, that the student of a stage is asked for
-// notes on an answer: a prompt, the answer, and as many tokens more as notes may have.
-func (c *Config) LongestQuestion(stage Stage) int {
-	return c.Data.MaxPrompt + c.LongestSampled(stage) + c.Coach.MaxTokens
+// LongestQuestion returns the longest question, in tokens, that a student is asked for notes on an
+// answer, if prompts and answers have at most so many: both, and as many more as notes may have.
+func (c CoachConfig) LongestQuestion(prompt, answer int) int {
+	return prompt + answer + c.MaxTokens
 }
 
 // Longer returns by how many tokens notes may lengthen the prompt that the teacher of a stage

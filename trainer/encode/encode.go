@@ -47,9 +47,9 @@ func ForTeacher(r data.Row, system string) (data.Row, error) {
 	return WithSystem(r, system)
 }
 
-// WithNotes returns a row whose teacher reads notes with the prompt: template, with the last turn
-// of the user in the place of {prompt} and the notes in that of {notes}, takes that turn's place.
-// It fails on a row with prompt_ids and no prompt of the teacher's own.
+// WithNotes returns a row whose teacher reads notes with the prompt: template replaces the last
+// turn of the user, with that turn for {prompt} and the notes for {notes}. It fails on a row with
+// prompt_ids and no prompt of the teacher's own.
 func WithNotes(r data.Row, template, notes string) (data.Row, error) {
 	turns := r.Messages
 	if r.TeacherPrompt != nil {
@@ -63,9 +63,9 @@ func WithNotes(r data.Row, template, notes string) (data.Row, error) {
 	return r, nil
 }
 
-// WithAnswer returns a row whose prompt asks about an answer to it: template, with the last turn of
-// the user in the place of {prompt} and the answer in that of {answer}, takes that turn's place. It
-// fails on a row with prompt_ids.
+// WithAnswer returns a row whose prompt asks about an answer to it: template replaces the last turn
+// of the user, with that turn for {prompt} and the answer for {answer}. It fails on a row with
+// prompt_ids.
 func WithAnswer(r data.Row, template, answer string) (data.Row, error) {
 	if len(r.PromptIDs) > 0 || len(r.Messages) == 0 {
 		return r, fmt.Errorf("data: row %d: has prompt_ids, about which nothing can be asked: give rows with messages", r.Index)

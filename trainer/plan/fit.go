@@ -401,9 +401,9 @@ func (a pace) step(p *Plan, c config.Config) float64 {
 	sampling := func(x config.Pass) float64 {
 		asked, answers := prompts, prompts*float64(x.Students)
 		before, after := prompt, answer
-		if x.Notes {
+		if notes := float64(x.Notes); notes > 0 {
 			asked = float64(x.Prompts * x.Students)
-			answers, before, after = asked, prompt+answer+p.notes, p.notes
+			answers, before, after = asked, prompt+answer+notes, notes
 		}
 		slots := min(float64(p.slots(c)), answers)
 		cached := narrow * float64(a.shape.Cached())

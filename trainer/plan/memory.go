@@ -27,7 +27,6 @@ func Need(f model.Footprint, shape model.Config, c config.Config, stage config.S
 func longestRun(c config.Config, stage config.Stage, ranks int) Plan {
 	p := Plan{Stage: stage, ranks: ranks, PromptMean: float64(c.Data.MaxPrompt),
 		AnswerMean: float64(c.LongestSampled(stage)), whole: float64(c.MaxAnswer(stage)),
-		notes:  float64(c.Coach.OwnNotes(stage)),
 		chunks: c.Chunks(stage), lastOnly: c.Critic.Reads == "last",
 		teacher: theirs{apart: apart(c, stage)}}
 	if c.Coach.On(stage) && c.LoadsTeacher(stage) {
@@ -120,8 +119,8 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		m := shape.Plan(f, o)
 		scratch = max(scratch, m.Scratch)
 		parts = append(parts, m)
-		if p.notes > 0 && o.Slots > 0 { // the same weights write notes, after the answers
-			notes := shape.Plan(f, p.asking(c, o))
+		if c.Coach.OwnNotes(p.Stage) > 0 && o.Slots > 0 { // the same weights write notes afterwards
+			notes := shape.Plan(f, asking(c, p.Stage, o))
 			scratch, m.Cache = max(scratch, notes.Scratch), max(m.Cache, notes.Cache)
 			parts, others = append(parts, notes), append(others, notes)
 		}
@@ -261,9 +260,11 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 }
 
 // asking returns o, by which answers are sampled, for notes on all of them.
-func (p *Plan) asking(c config.Config, o model.PlanOptions) model.PlanOptions {
-	o.N, o.Prompts = 1, (c.Data.TrainBatchSize-c.Coach.PlainOf(p.Stage, c.Data.TrainBatchSize))*o.N
-	o.PromptTokens, o.MaxNew = c.LongestQuestion(p.Stage), c.Coach.OwnNotes(p.Stage)
+func asking(c config.Config, stage config.Stage, o model.PlanOptions) model.PlanOptions {
+	all := c.Data.TrainBatchSize
+	o.N, o.Prompts = 1, (all-c.Coach.PlainOf(stage, all))*o.N
+	o.PromptTokens = c.Coach.LongestQuestion(c.Data.MaxPrompt, c.LongestSampled(stage))
+	o.MaxNew = c.Coach.OwnNotes(stage)
 	return o
 }
 

@@ -69,7 +69,6 @@ type Plan struct {
 	chunks     model.Chunks
 	lastOnly   bool    // the discriminator reads a thought's last chunk
 	whole      float64 // AnswerMean without a horizon
-	notes      float64 // tokens of the notes that the student writes on an answer; 0: it writes none
 	soft       bool    // rows have log-probabilities of the teacher
 	checkpoint int64   // bytes of a checkpoint
 	// the run that this one starts from has validated the student already
@@ -187,7 +186,6 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 	p := &Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt),
 		AnswerMean: c.MeanSampled(stage, float64(c.MaxAnswer(stage))), Steps: c.Trainer.TotalSteps,
 		validated: measured, whole: float64(c.MaxAnswer(stage)),
-		notes:  float64(c.Coach.OwnNotes(stage)),
 		chunks: c.Chunks(stage), lastOnly: c.Critic.Reads == "last"}
 	if c.LoadsTeacher(stage) && (c.Teacher.PromptKey != "" || c.Coach.On(stage)) {
 		p.TeacherPromptMean =

@@ -88,7 +88,6 @@ type predictor struct {
 
 	questions          [][]int32
 	asked              [][]int32   // questions for notes on the students' answers
-	notes              int         // tokens of notes
 	students, teachers []model.Seq // students: n to each prompt
 	read               []model.Seq // students as the teacher reads them
 	n, answer          int
@@ -115,7 +114,7 @@ func (r *predictor) makeSequences(p *Plan) {
 		}
 		return out
 	}
-	r.notes = int(p.notes)
+	notes := r.c.Coach.OwnNotes(p.Stage)
 	for i := range r.c.Data.TrainBatchSize {
 		q := ids(i, max(1, int(math.Round(p.PromptMean))))
 		r.questions = append(r.questions, q)
@@ -126,8 +125,8 @@ func (r *predictor) makeSequences(p *Plan) {
 		r.teachers = append(r.teachers, seq(1<<20+i))
 		for k := range r.n {
 			r.students = append(r.students, seq(1<<21+i*r.n+k))
-			if r.notes > 0 {
-				r.asked = append(r.asked, ids(1<<23+i*r.n+k, len(q)+r.answer+r.notes))
+			if notes > 0 {
+				r.asked = append(r.asked, ids(1<<23+i*r.n+k, len(q)+r.answer+notes))
 			}
 			salt, copies := i, max(p.teacher.apart, 1)
 			if copies > 1 {
@@ -262,8 +261,8 @@ func (r *predictor) sample(x config.Pass) (float64, error) {
 		Seed:     1,
 		Sampling: compute.Sampling{Temperature: 1, TopP: c.TopP, TopK: c.TopK, MinP: c.MinP}}
 	prompts, of := r.questions, x.Prompts
-	if x.Notes {
-		o.N, o.MaxNew, o.Chunks = 1, r.notes, model.Chunks{}
+	if x.Notes > 0 {
+		o.N, o.MaxNew, o.Chunks = 1, x.Notes, model.Chunks{}
 		prompts, of = r.asked, x.Prompts*x.Students
 	}
 	some := min(of, (4*c.MaxNumSeqs+o.N-1)/o.N)
