@@ -569,6 +569,7 @@ func (w *ownNotes) notes(list []noted) (notes []string, why string, err error) {
 		}
 		prompts, at, key.Rows = append(prompts, ids), append(at, i), append(key.Rows, x.key)
 	}
+	t.ranks.Enter("coach")
 	advance, done := t.rec.Progress("coach", len(prompts)*most)
 	defer done()
 	written, err := t.actor.Texts(t.context(), prompts, most, t.tok.EOS(), key, advance)
