@@ -19,9 +19,9 @@ const noted = "noted"
 const noteDraws = 100
 
 // Noted returns noted rows of the rows to train on: for each row whose answer walks first, the
-// question after notes (Notes) on an attempt at it, and the row's own answer, which is what the notes
-// ask for. The attempts have every fault that Notes names. Notes stand in front, where they move
-// nothing between a question and its answer, which is what so small a student goes by.
+// question after notes (Notes) on an attempt at it, and the row's own answer, which is what the
+// notes ask for. The attempts have every fault that Notes names. Notes stand in front, where they
+// move nothing between a question and its answer, which is what so small a student goes by.
 func Noted(seed uint64, rows []Row) (out []Row, err error) {
 	for i, r := range rows {
 		if r.Form != WalkFirst {
