@@ -252,4 +252,8 @@ func TestOwnNotesSettings(t *testing.T) {
 	if why := c.Ignores(config.OPD, "coach.question"); why == "" {
 		t.Error("coach.question is read by a program")
 	}
+	c = settings(config.OPD, "run", ownCoach()...)
+	if why := c.Ignores(config.OPD, "coach.timeout"); why != "coach.command is @student" {
+		t.Errorf("the time limit of a program is idle because %q", why)
+	}
 }
