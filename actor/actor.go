@@ -251,6 +251,25 @@ func Sequences(chunks model.Chunks, prompt []int32, c model.Completion) (list Ro
 // continues answers whose first tokens are the ends of the prompts.
 func (a *Actor) Answers(ctx context.Context, prompts [][]int32, n int, begun []model.Begun,
 	eos []int32, key Key, progress func(int)) ([][]model.Completion, error) {
+	return a.generate(ctx, prompts, model.SampleOptions{N: n, MaxNew: a.maxNew,
+		Chunks: a.roll.Thought(), Begun: begun, EOS: eos}, key, progress)
+}
+
+// Texts samples one text of at most maxNew tokens after each prompt [P], which is no answer to learn
+// from, with the sampling settings of Rollout.
+func (a *Actor) Texts(ctx context.Context, prompts [][]int32, maxNew int, eos []int32, key Key,
+	progress func(int)) (texts []model.Completion, err error) {
+	out, err := a.generate(ctx, prompts, model.SampleOptions{N: 1, MaxNew: maxNew, EOS: eos}, key,
+		progress)
+	for _, x := range out {
+		texts = append(texts, x...)
+	}
+	return texts, err
+}
+
+// generate samples texts as o says, with the actor's settings of sampling.
+func (a *Actor) generate(ctx context.Context, prompts [][]int32, o model.SampleOptions, key Key,
+	progress func(int)) ([][]model.Completion, error) {
 	rows := make([]uint64, len(key.Rows))
 	for i, r := range key.Rows {
 		rows[i] = uint64(r)
@@ -259,11 +278,9 @@ func (a *Actor) Answers(ctx context.Context, prompts [][]int32, n int, begun []m
 	if err != nil {
 		return nil, fmt.Errorf("actor: rollout: %w", err)
 	}
-	out, err := m.GenerateAll(prompts, rows, model.SampleOptions{
-		N: n, MaxNew: a.maxNew, Chunks: a.roll.Thought(), Begun: begun, Slots: a.roll.MaxNumSeqs,
-		EOS: eos, Seed: key.Seed, Step: uint64(key.Step), Stop: StopFunc(ctx),
-		Sampling: a.sampling(),
-	}, progress)
+	o.Slots, o.Seed, o.Step, o.Stop, o.Sampling =
+		a.roll.MaxNumSeqs, key.Seed, uint64(key.Step), StopFunc(ctx), a.sampling()
+	out, err := m.GenerateAll(prompts, rows, o, progress)
 	if err != nil {
 		return nil, fmt.Errorf("actor: rollout: %w", err)
 	}

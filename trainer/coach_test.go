@@ -199,17 +199,19 @@ func TestTeacherIsRenewed(t *testing.T) {
 // the bits of one that is not: with adapters, in both precisions, and where nothing of the step is
 // kept. Its folder is as any other's.
 func TestCoachResumes(t *testing.T) {
-	for _, c := range [][2]string{{cpu.F32, ""}, {cpu.BF16, "teacher.loss=exact coach.plain=0.25"},
-		{cpu.F32, "actor.lora.rank=4 coach.plain=0.5"}} {
+	ready(t)
+	for _, c := range [][]string{{cpu.F32}, {cpu.BF16, "teacher.loss=exact", "coach.plain=0.25"},
+		{cpu.F32, "actor.lora.rank=4", "coach.plain=0.5"},
+		append([]string{cpu.F32, "actor.lora.rank=4", "rollout.merged=true"}, ownCoach()...)} {
 		be, err := cpu.New(cpu.Options{Workers: 1, Precision: c[0]})
 		if err != nil {
 			t.Fatal(err)
 		}
 		ready(t)
 		with := func(run string) config.Config {
-			return settings(config.OPD, run, append(strings.Fields(c[1]), coached(
-				"trainer.total_steps=5", "trainer.save_freq=1", "teacher.renew=2",
-				"trainer.precision="+c[0], "trainer.max_ckpt_to_keep=9")...)...)
+			return settings(config.OPD, run, append(coached("trainer.total_steps=5",
+				"trainer.save_freq=1", "teacher.renew=2", "trainer.precision="+c[0],
+				"trainer.max_ckpt_to_keep=9"), c[1:]...)...)
 		}
 		whole := with(filepath.Join(t.TempDir(), "whole"))
 		finished(t, be, whole, config.OPD)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"gad/actor"
 	"gad/model"
 	"gad/trainer/checker"
 	"gad/trainer/config"
@@ -305,17 +306,36 @@ func (j *judges) verdicts(ctx context.Context, program *checker.Checker,
 	return answer.Verdicts, nil
 }
 
-// coach has a program write notes on the student's answers (coach.command), which the teacher reads
-// with the prompt of that answer, and the student does not: a language model of gad coach, or a
-// rule. The loss is that of gad opd (LLM-as-a-Coach, arXiv 2607.18110).
+// coach has notes written on the student's answers, which the teacher reads with the prompt of that
+// answer, and the student does not. The loss is that of gad opd (LLM-as-a-Coach, arXiv 2607.18110).
 //
 // Notes are text that nobody controls. Those that the teacher may not read (checker.CleanNotes) and
 // those that are too long cost their answer the notes: the teacher then reads its prompt without.
 type coach struct {
-	t       *Trainer
-	program *checker.Checker
-	plain   int    // prompts of a step without notes
-	why     string // of the step: why the first answer without notes has none
+	t     *Trainer
+	by    noteWriter
+	plain int    // prompts of a step without notes
+	why   string // of the step: why the first answer without notes has none
+}
+
+// noteWriter writes a coach's notes: a program (coach.command), or the student itself.
+type noteWriter interface {
+	// try asks for notes on one answer: what cannot work must fail here, before anything is written,
+	// and not after hours of training. plain is the number of prompts of a step without notes.
+	try(x noted, plain int, s *start) error
+	// notes returns the notes on answers; "": none, and why says why the first has none, if the
+	// writer knows. An interruption gives up the step: model.ErrStopped.
+	notes(list []noted) (notes []string, why string, err error)
+	// said returns the writer's last message for people; "": none.
+	said() string
+	// wrote returns the sequences that the student has written as notes in the step.
+	wrote() []model.Seq
+}
+
+// noted is an answer to write notes on.
+type noted struct {
+	checker.Row
+	key int // of the sampler's random numbers: no other answer of the step has it
 }
 
 // openCoach opens the coach, and tries it on the teacher's answer to one row; nil without one.
@@ -324,52 +344,31 @@ func openCoach(b basic, s *start) (*coach, error) {
 	if !c.Coach.On(b.kind) {
 		return nil, nil
 	}
-	t.judges.coach = checker.NewCoach(c.Coach.Command, time.Duration(c.Coach.Timeout)*time.Second)
-	o := &coach{t: t, program: t.judges.coach,
-		plain: c.Coach.PlainOf(b.kind, c.Data.TrainBatchSize)}
-	return o, o.try(s)
-}
-
-// try asks for notes on the teacher's answer to the first row: a program that cannot be run must
-// fail here, not after hours of training.
-func (c *coach) try(s *start) error {
-	t := c.t
+	o := &coach{t: t, plain: c.Coach.PlainOf(b.kind, c.Data.TrainBatchSize)}
+	if c.Coach.ByStudent(b.kind) {
+		o.by = &ownNotes{t: t, answer: c.LongestSampled(b.kind),
+			longest: c.Coach.LongestQuestion(c.Data.MaxPrompt, c.LongestSampled(b.kind))}
+	} else {
+		t.judges.coach = checker.NewCoach(c.Coach.Command,
+			time.Duration(c.Coach.Timeout)*time.Second)
+		o.by = &programNotes{t, t.judges.coach}
+	}
 	row, err := t.train.set.Row(int(t.train.rows[0]))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if _, err := encode.WithNotes(row, t.cfg.Coach.Template, "notes"); err != nil {
-		return fmt.Errorf("%w: coach.command: %w", config.ErrConfig, err)
-	}
-	if t.step > 0 || !t.first() { // a run that is resumed has used it
-		return nil
+	if _, err := encode.WithNotes(row, c.Coach.Template, "notes"); err != nil {
+		return nil, fmt.Errorf("%w: coach.command: %w", config.ErrConfig, err)
 	}
 	rows, err := checker.Rows(t.train.set, []int{row.Index},
 		[]string{cmp.Or(row.Teacher, "yes")}, []bool{false})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	trial, err := t.judges.measureRows(checker.Trial{Steps: t.past.planned,
-		Prompts: t.cfg.Data.TrainBatchSize - c.plain, Answers: t.cfg.Rollout.N})
-	if err != nil {
-		return err
-	}
-	err = t.busy("trying the coach", func() error {
-		_, err := c.program.Try(context.Background(), rows, trial)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("%w: coach.command: tried on the teacher's answer to row %d: %w",
-			config.ErrConfig, row.Index, err)
-	}
-	for _, line := range c.program.Said() {
-		s.infos = append(s.infos, "coach: "+line)
-	}
-	return nil
+	return o, o.by.try(noted{Row: rows[0]}, o.plain, s)
 }
 
-// write sets the notes on a round's answers, but those to its last prompts, which stay plain. An
-// interruption ends the program and gives up the step: model.ErrStopped.
+// write sets the notes on a round's answers, but those to its last prompts, which stay plain.
 func (c *coach) write(m Metrics, r *round) error {
 	if c == nil {
 		return nil
@@ -377,15 +376,16 @@ func (c *coach) write(m Metrics, r *round) error {
 	t := c.t
 	c.why = ""
 	var asked []*answer
-	var at []int
+	var at, keys []int
 	var texts []string
 	var cut []bool
 	for i, g := range r.groups {
 		if g.plain = i >= len(r.groups)-c.plain; g.plain {
 			continue
 		}
-		for _, a := range g.answers {
+		for k, a := range g.answers {
 			asked, at = append(asked, a), append(at, g.Index)
+			keys = append(keys, g.key*len(g.answers)+k)
 			texts, cut = append(texts, t.tok.Decode(a.ids, true)), append(cut, a.cut)
 		}
 	}
@@ -393,14 +393,18 @@ func (c *coach) write(m Metrics, r *round) error {
 	if err != nil {
 		return err
 	}
+	list := make([]noted, len(rows))
+	for i, row := range rows {
+		list[i] = noted{row, keys[i]}
+	}
 	return m.time("timing_s/coach", func() error {
-		verdicts, err := t.judges.verdicts(t.context(), c.program, rows)
-		if err != nil {
+		var notes []string
+		if notes, c.why, err = c.by.notes(list); err != nil {
 			return fmt.Errorf("coach.command: %w", err)
 		}
-		for i, v := range verdicts {
+		for i, text := range notes {
 			// without notes that may be read, the teacher reads none
-			asked[i].taught.notes, err = checker.CleanNotes(v.Notes, texts[i], rows[i].Prompt)
+			asked[i].taught.notes, err = checker.CleanNotes(text, texts[i], rows[i].Prompt)
 			if err != nil {
 				c.why = cmp.Or(c.why, err.Error())
 			}
@@ -440,9 +444,150 @@ func (c *coach) describe(m Metrics, r *round, read *teachers) {
 		text := fmt.Sprintf(
 			"coach: %d of %d answers have no notes that the teacher may read, the first: %s",
 			of-with, of, cmp.Or(c.why, read.tooLong))
-		if lines := c.program.Said(); len(lines) > 0 { // on the rank that has run it
-			text += "; it said: " + lines[len(lines)-1]
+		if said := c.by.said(); said != "" {
+			text += "; it said: " + said
 		}
 		c.t.log.Warn(text)
 	}
 }
+
+// programNotes has a program write the notes: a language model of gad coach, or a rule.
+type programNotes struct {
+	t       *Trainer
+	program *checker.Checker
+}
+
+func (p *programNotes) try(x noted, plain int, s *start) error {
+	t := p.t
+	if t.step > 0 || !t.first() { // a run that is resumed has used it
+		return nil
+	}
+	trial, err := t.judges.measureRows(checker.Trial{Steps: t.past.planned,
+		Prompts: t.cfg.Data.TrainBatchSize - plain, Answers: t.cfg.Rollout.N})
+	if err != nil {
+		return err
+	}
+	err = t.busy("trying the coach", func() error {
+		_, err := p.program.Try(context.Background(), []checker.Row{x.Row}, trial)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%w: coach.command: tried on the teacher's answer to row %d: %w",
+			config.ErrConfig, x.Row.Row, err)
+	}
+	for _, line := range p.program.Said() {
+		s.infos = append(s.infos, "coach: "+line)
+	}
+	return nil
+}
+
+func (p *programNotes) notes(list []noted) (notes []string, why string, err error) {
+	rows := make([]checker.Row, len(list))
+	for i, x := range list {
+		rows[i] = x.Row
+	}
+	verdicts, err := p.t.judges.verdicts(p.t.context(), p.program, rows)
+	for _, v := range verdicts {
+		notes = append(notes, v.Notes)
+	}
+	return notes, "", err
+}
+
+// said returns the program's last line, on the rank that has run it.
+func (p *programNotes) said() string {
+	lines := p.program.Said()
+	if len(lines) == 0 {
+		return ""
+	}
+	return lines[len(lines)-1]
+}
+
+func (p *programNotes) wrote() []model.Seq { return nil }
+
+// ownNotes has the student write the notes on its own answers, with the weights of the step. They
+// are sampled as the answers are: a draw is a function of the seed, the step, the answer and the
+// position. So a step that is taken again, by a run that was killed or by another with the same
+// settings, has the same notes, and no journal of them is needed.
+type ownNotes struct {
+	t               *Trainer
+	answer, longest int         // tokens of the longest answer, and of the longest question
+	seqs            []model.Seq // of the step
+}
+
+// noteSeed keeps the random numbers of notes apart from those of answers.
+const noteSeed = 1 << 63
+
+// question returns the tokens of the question for notes on an answer; nil if it is too long.
+func (w *ownNotes) question(x noted) ([]int32, error) {
+	row, err := w.t.train.set.Row(x.Row.Row)
+	if err != nil {
+		return nil, err
+	}
+	if row, err = encode.WithAnswer(row, w.t.cfg.Coach.Question, x.Response); err != nil {
+		return nil, fmt.Errorf("%w: %w", config.ErrConfig, err)
+	}
+	ids, err := w.t.enc.Prompt(row)
+	if err != nil || len(ids) > w.longest {
+		return nil, err
+	}
+	return ids, nil
+}
+
+// try refuses a question that leaves no room for an answer, and lengths that the student has no
+// positions for.
+func (w *ownNotes) try(x noted, _ int, _ *start) error {
+	t, c := w.t, w.t.cfg
+	x.Response = ""
+	ids, err := w.question(x)
+	if err != nil {
+		return fmt.Errorf("coach.command: %w", err)
+	}
+	if most := w.longest - w.answer; ids == nil || len(ids) > most {
+		return fmt.Errorf("%w: coach.question: without an answer it has more than %d tokens for row %d (data.max_prompt_length + coach.max_tokens): raise coach.max_tokens, or shorten the question", config.ErrConfig, most, x.Row.Row)
+	}
+	n, most := w.longest+c.Coach.MaxTokens, t.actor.Model().Config().MaxPosition
+	if most > 0 && n > most {
+		return fmt.Errorf("%w: coach.command %s: a question with its notes has up to %d tokens (data.max_prompt_length + the longest answer + 2 * coach.max_tokens), but max_position_embeddings is %d: lower them", config.ErrConfig, config.StudentCoach, n, most)
+	}
+	return nil
+}
+
+func (w *ownNotes) notes(list []noted) (notes []string, why string, err error) {
+	t, most := w.t, w.t.cfg.Coach.MaxTokens
+	key := actor.Key{Seed: t.seed() ^ noteSeed, Step: t.step}
+	var prompts [][]int32
+	var at []int // index in list of each question
+	for i, x := range list {
+		ids, err := w.question(x)
+		if err != nil {
+			return nil, "", err
+		}
+		if ids == nil {
+			why = cmp.Or(why, fmt.Sprintf("the question for its notes has more than %d tokens",
+				w.longest))
+			continue
+		}
+		prompts, at, key.Rows = append(prompts, ids), append(at, i), append(key.Rows, x.key)
+	}
+	t.ranks.Enter("coach")
+	advance, done := t.rec.Progress("coach", len(prompts)*most)
+	defer done()
+	written, err := t.actor.Texts(t.context(), prompts, most, t.tok.EOS(), key, advance)
+	if err != nil {
+		return nil, "", err
+	}
+	notes, w.seqs = make([]string, len(list)), nil
+	for k, c := range written {
+		w.seqs = append(w.seqs, model.Answer(append(prompts[k], c.IDs...), len(prompts[k])))
+		if c.Truncated {
+			why = cmp.Or(why, fmt.Sprintf("its notes do not end within coach.max_tokens, %d", most))
+			continue
+		}
+		notes[at[k]] = t.tok.Decode(c.IDs, true)
+	}
+	return notes, why, nil
+}
+
+func (w *ownNotes) said() string { return "" }
+
+func (w *ownNotes) wrote() []model.Seq { return w.seqs }

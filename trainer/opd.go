@@ -151,8 +151,11 @@ func (o *opd) describeLabels(m Metrics, st actor.Stats) {
 func (o *opd) stepSeqs() []model.Seq { return o.round.rollout().Seqs() }
 
 func (o *opd) passSeqs(x config.Pass) []model.Seq {
-	if x.Network == config.Teacher {
+	switch {
+	case x.Network == config.Teacher:
 		return readSeqs(o.read)
+	case x.Notes > 0:
+		return o.coach.by.wrote()
 	}
 	return o.stepSeqs()
 }

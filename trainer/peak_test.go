@@ -121,5 +121,10 @@ func TestPeakIsThePlan(t *testing.T) {
 			"teacher.loss=" + []string{"policy", "exact"}[arm]}
 		peaks(t, open, config.OPD, precision, [][]string{noted, append(noted,
 			"trainer.total_steps=2", "teacher.renew=1", "coach.plain=0.5")})
+		// answers of an untrained student are longer as text than they were as tokens
+		peaks(t, open, config.OPD, precision, [][]string{{"coach.command=@student", "rollout.n=2",
+			"coach.max_tokens=30", "data.max_prompt_length=26", "data.max_response_length=2",
+			"coach.question={prompt}{answer} Add 4+7+3. Add 4+7+3. Ad",
+			"teacher.loss=" + []string{"exact", "policy"}[arm]}})
 	}
 }

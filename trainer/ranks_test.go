@@ -106,6 +106,8 @@ func TestRanksChangeNoBit(t *testing.T) {
 			tagged(t, func(i int) any { return string("ab"[i%2]) }))},
 		{config.OPD, coached("rollout.temperature=1", "teacher.loss=topk", "teacher.renew=2",
 			"coach.plain=0.5")},
+		{config.DPO, nil},
+		{config.OPD, ownCoach("rollout.temperature=1", "teacher.loss=exact")},
 	} {
 		if i%2 == 1 && (testing.Short() || i > 2 && !hostile.Long()) {
 			continue

@@ -87,12 +87,18 @@ type Stage struct {
 	Fill         bool   // as many steps as the budget leaves
 	CriticWarmup int    // -1: the settings decide
 	Preset       string
-	Data         string   // replaces the plan's data, unless ""
-	NoEnv        bool     // the stage does not act in the plan's environment
-	Ratings      string   // file of gad data rate; {seed} stands for the seed
-	Teacher      string   // a model whose probabilities the stage reads; {seed} stands for the seed
-	Set          []string // settings, KEY=VALUE
+	Data         string // replaces the plan's data, unless ""
+	NoEnv        bool   // the stage does not act in the plan's environment
+	Ratings      string // file of gad data rate; {seed} stands for the seed
+	// a model whose probabilities the stage reads; {seed} stands for the seed, and ownStudent alone
+	// for the student that the stage starts from
+	Teacher string
+	Set     []string // settings, KEY=VALUE
 }
+
+// ownStudent is the teacher of a stage whose student is to learn from its own weights at the start
+// of the stage, which read more than it does.
+const ownStudent = "{student}"
 
 var stageKeys = []string{"run", "steps", "set", "preset", "critic_warmup", "data", "env",
 	"ratings", "teacher"}
@@ -140,10 +146,27 @@ func (r *reader) file(n *conf.Node) string {
 	if n != nil && p == "" {
 		n.Bad("empty: give a path")
 	}
+	return r.beside(p)
+}
+
+// beside returns a path of the study's file for commands, which start in the working directory.
+func (r *reader) beside(p string) string {
 	if p == "" || filepath.IsAbs(p) {
 		return p
 	}
 	return filepath.Join(filepath.Dir(r.path), filepath.FromSlash(p))
+}
+
+// files returns the path or the list of paths in a node, as file does.
+func (r *reader) files(n *conf.Node) string {
+	list := filepath.SplitList(conf.Value[string](n))
+	if len(list) < 2 {
+		return r.file(n)
+	}
+	for i, p := range list {
+		list[i] = r.beside(p)
+	}
+	return strings.Join(list, string(filepath.ListSeparator))
 }
 
 // plan returns the study at the root of a file's tree.
@@ -154,7 +177,7 @@ func (r *reader) plan(root *conf.Node) *Plan {
 	stem := strings.TrimSuffix(filepath.Base(r.path), filepath.Ext(r.path))
 	p := &Plan{File: r.path, Name: conf.Value[string](root.Get("name")),
 		Dir:  r.file(root.Get("output")),
-		Data: r.file(root.Get("data")), ValData: r.file(root.Get("val_data")),
+		Data: r.files(root.Get("data")), ValData: r.files(root.Get("val_data")),
 		Model:     r.file(root.Get("model")),
 		Device:    conf.Value[string](root.Get("device")),
 		Precision: conf.Value[string](root.Get("precision")),
@@ -351,12 +374,20 @@ func (r *reader) budget(n *conf.Node) (b Budget) {
 	return b
 }
 
+// teacher returns the teacher that a stage names.
+func (r *reader) teacher(n *conf.Node) string {
+	if n != nil && n.IsText() && conf.Value[string](n) == ownStudent {
+		return ownStudent
+	}
+	return r.file(n)
+}
+
 // stage returns the stage that a mapping of the file describes.
 func (r *reader) stage(n *conf.Node) *Stage {
 	n.Group(stageKeys...)
 	s := &Stage{Run: conf.Value[string](n.Get("run")), Preset: conf.Value[string](n.Get("preset")),
-		Data: r.file(n.Get("data")), Ratings: r.file(n.Get("ratings")),
-		Teacher: r.file(n.Get("teacher")), Set: r.settings(n.Get("set")), CriticWarmup: -1}
+		Data: r.files(n.Get("data")), Ratings: r.file(n.Get("ratings")),
+		Teacher: r.teacher(n.Get("teacher")), Set: r.settings(n.Get("set")), CriticWarmup: -1}
 	if n.Get("run") == nil {
 		n.Bad("%q is missing: one of: %s", "run", strings.Join(commands, ", "))
 	}

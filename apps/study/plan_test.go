@@ -91,6 +91,20 @@ func TestNamedSettings(t *testing.T) {
 	}
 }
 
+// Each path of a list is relative to the study's file, and {student} is no path.
+func TestListsOfPaths(t *testing.T) {
+	path := write(t, "data: a\nmodel: b\nseeds: [7]\neval: {data: c}\narms: {one: [{run: opd, data: 'x:/y:../z', teacher: '{student}'}]}\n")
+	p, err := Read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, s := filepath.Dir(path), p.Arms[0].Stages[0]
+	if want := filepath.Join(dir, "x") + ":/y:" + filepath.Join(dir, "../z"); s.Data != want ||
+		s.Teacher != ownStudent {
+		t.Errorf("data %s, want %s; teacher %s", s.Data, want, s.Teacher)
+	}
+}
+
 // The least that a study needs, and what it takes for the rest.
 func TestDefaults(t *testing.T) {
 	p, err := Read(

@@ -259,6 +259,39 @@ func TestTeacher(t *testing.T) {
 	}
 }
 
+// With {student} the teacher is the student that the stage starts from, whose id is in the stage's.
+func TestOwnStudent(t *testing.T) {
+	r := try(t)
+	sft := r.plan.Arms[0].Stages[0]
+	opd := func(teacher string) *Stage {
+		return &Stage{Run: "opd", Steps: 3, Teacher: teacher, CriticWarmup: -1}
+	}
+	vfs.MakeDirs(r.fs, "/w/other")
+	vfs.WriteFile(r.fs, "/w/other/model.safetensors", []byte("other"))
+	r.plan.Arms = append(r.plan.Arms, Arm{"itself", []*Stage{sft, opd(ownStudent)}},
+		Arm{"other", []*Stage{sft, opd("/w/other")}}, Arm{"at once", []*Stage{opd(ownStudent)}})
+	var b strings.Builder
+	if err := DryRun(r.plan, r.options(), &b); err != nil {
+		t.Fatal(err)
+	}
+	own := regexp.MustCompile(
+		`gad opd --model (/w/\S+) .*--teacher (/w/\S+) .*/(s2-opd-\w+)/`).
+		FindAllStringSubmatch(b.String(), -1)
+	if len(own) != 3 {
+		t.Fatalf("%d of 3 stages:\n%s", len(own), &b)
+	}
+	ids := map[string]bool{}
+	for i, m := range own {
+		ids[m[3]] = true
+		if same := m[1] == m[2]; same != (i != 1) {
+			t.Errorf("%s has the teacher %s", m[1], m[2])
+		}
+	}
+	if len(ids) != 3 || !strings.Contains(own[0][2], "/s2-sft-") {
+		t.Errorf("%v: %s", ids, own[0][2])
+	}
+}
+
 // In a study with an environment the game is played in it, but for stages that are off it, and
 // students are evaluated by their episodes.
 func TestEnvironment(t *testing.T) {

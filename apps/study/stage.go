@@ -202,10 +202,13 @@ func (g *graph) add(fsys vfs.FS, n *node) (*node, error) {
 		what, path string
 	}{{&key.Model, "model", n.model()}, {&key.Data, "data", n.data()},
 		{&key.Val, "val_data", n.val()}, {&key.Ratings, "ratings", n.ratings()},
-		{&key.Teacher, "teacher", n.teacher()}} {
+		{&key.Teacher, "teacher", n.teacher("")}} {
 		if *f.into, err = g.digest(fsys, f.what, f.path); err != nil {
 			return nil, err
 		}
+	}
+	if n.stage.Teacher == ownStudent { // whose bytes the stages before it decide
+		key.Teacher = ownStudent
 	}
 	text, err := json.Marshal(key)
 	if err != nil {
@@ -244,7 +247,14 @@ func (n *node) val() string { return withSeed(n.plan.ValData, n.seed) }
 
 func (n *node) ratings() string { return withSeed(n.stage.Ratings, n.seed) }
 
-func (n *node) teacher() string { return withSeed(n.stage.Teacher, n.seed) }
+// teacher returns the folder of the stage's teacher, "" for none. from is the student with which
+// the stage starts.
+func (n *node) teacher(from string) string {
+	if n.stage.Teacher == ownStudent {
+		return from
+	}
+	return withSeed(n.stage.Teacher, n.seed)
+}
 
 // settings returns the settings of every stage, then the stage's own, which win.
 func (n *node) settings() []string {
@@ -323,17 +333,18 @@ func (n *node) args(out, from string, steps, threads int, extra ...string) []str
 	} else {
 		a = append(a, "--model", from)
 	}
-	return append(a, n.common(out, steps, threads, extra...)...)
+	return append(a, n.common(out, from, steps, threads, extra...)...)
 }
 
-// common returns the flags and settings of every stage's command line, the settings last.
-func (n *node) common(out string, steps, threads int, extra ...string) (a []string) {
+// common returns the flags and settings of every stage's command line, the settings last; args
+// describes the arguments.
+func (n *node) common(out, from string, steps, threads int, extra ...string) (a []string) {
 	a = append(a, "--data", n.data())
 	if n.stage.Ratings != "" {
 		a = append(a, "--ratings", n.ratings())
 	}
 	if n.stage.Teacher != "" {
-		a = append(a, "--teacher", n.teacher())
+		a = append(a, "--teacher", n.teacher(from))
 	}
 	if n.plan.ValData != "" {
 		a = append(a, "--val-data", n.val())
@@ -386,8 +397,9 @@ func (p *Plan) device() (a []string) {
 // the settings that it would inherit from earlier stages of the game. Its output is a folder that
 // is never there: an existing run would insist on its own settings.
 func (n *node) planArgs(threads int) []string {
-	a := []string{n.stage.Run, "--model", n.chain()[0].model()}
-	own := n.common(n.file("planned"), n.stage.Steps, threads)
+	from := n.chain()[0].model()
+	a := []string{n.stage.Run, "--model", from}
+	own := n.common(n.file("planned"), from, n.stage.Steps, threads)
 	flags := own[:len(own)-len(n.settings())]
 	a = append(a, flags...)
 	if n.stage.Run == "train" {

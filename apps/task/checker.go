@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"gad/apps/session"
@@ -86,12 +85,11 @@ func Notes(prompt, answer string) (string, error) {
 				nil
 		}
 	}
-	m := question.FindStringSubmatch(prompt)
-	if m == nil {
+	p, ok := problemOf(prompt)
+	if !ok {
 		_, err := Check(prompt, answer)
 		return "", err
 	}
-	p := problem{start: slices.Index(ways, m[1]), ops: strings.Fields(m[2])}
 	if resultFirst.MatchString(answer) {
 		return "Walk first.", nil
 	}

@@ -34,10 +34,12 @@ const vocab = 400
 type Folder struct {
 	Name, About, Files string // Files: list of the files, for the help
 	// in writing order, the training split first
-	Splits      []string
-	Counts      map[string]int // rows by split; an absent split is not written
-	Most        func() int     // most training rows possible
-	Rows        func(seed uint64, split string, n int) (Rows, error)
+	Splits []string
+	Counts map[string]int // rows by split; an absent split is not written
+	Most   func() int     // most training rows possible
+	Rows   func(seed uint64, split string, n int) (Rows, error)
+	// rows made of the first n to train on, whose prompts have notes; nil: none
+	Noted       func(seed uint64, n int) ([]any, error)
 	README      func(f Folder) (string, error)
 	Arrow       bool // write Arrow files too, besides JSON lines
 	MaxPosition int  // of the student: tokens of a prompt with its answer
@@ -62,13 +64,16 @@ func (k Kind) Folder() Folder {
 		Arrow: true, MaxPosition: 128,
 		Rows: func(seed uint64, split string, n int) (rows Rows, err error) {
 			made, err := k.Make(seed, split, n)
-			for _, r := range made {
-				rows.Lines = append(rows.Lines,
-					map[string]any{"content": []data.Message{{Role: "user", Content: r.Prompt}},
-						"teacher_response": r.Answer})
-			}
-			rows.Corpus = Corpus(made)
+			rows.Lines, rows.Corpus = messages(made), Corpus(made)
 			return rows, err
+		},
+		Noted: func(seed uint64, n int) ([]any, error) {
+			made, err := k.Make(seed, Train, n)
+			if err != nil {
+				return nil, err
+			}
+			made, err = Noted(seed, made)
+			return messages(made), err
 		},
 		README: func(f Folder) (string, error) {
 			return k.README(f.Seed, f.StudentSeed, f.Counts),
@@ -104,6 +109,15 @@ func (f Folder) Write(s *session.Session) error {
 			corpus = rows.Corpus
 		}
 		if err := f.write(s.FS, split, rows.Lines); err != nil {
+			return err
+		}
+	}
+	if f.Noted != nil {
+		lines, err := f.Noted(f.Seed, f.Counts[train])
+		if err != nil {
+			return err
+		}
+		if err := f.write(s.FS, noted, lines); err != nil {
 			return err
 		}
 	}

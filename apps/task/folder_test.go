@@ -53,6 +53,11 @@ func TestFolder(t *testing.T) {
 				}
 			}
 		}
+		set, err := data.Open(f.path("noted.arrow"), data.DefaultColumns())
+		if err != nil || set.Len() == 0 || set.Len() >= f.Counts[Train] {
+			t.Fatalf("%s: noted.arrow: %v", k.Name, err)
+		}
+		set.Close()
 		before := contents(t, f.Dir)
 		sessiontest.Must(t, f.Write) // again: nothing is left to do
 		for _, name := range []string{"student", "test.arrow"} {

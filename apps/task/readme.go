@@ -44,6 +44,9 @@ turns before it has walked: there it guesses, one in four.
 The problem alone (the way at the start and the turns) decides its file, whatever the seed and the kind: no test
 question was ever trained on. No question appears twice.
 
+noted.arrow teaches how to read notes (gad opd --coach): the walk-first rows of train.arrow once more, with notes of
+gad task notes on some attempt before the question (coach.template={notes} {prompt}).
+
 ## How an answer is graded
 
 Valid: the whole text is one of the two right answers, byte for byte. The teacher itself is at 100 %. The form is the

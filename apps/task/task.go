@@ -10,6 +10,7 @@
 //	task.go     problems, answers, grades of answers: start here
 //	walks.go    another task: long walks, for thoughts in chunks
 //	readme.go   the README.md of a task
+//	noted.go    rows with notes, to learn how to read them
 //	folder.go   the folder: rows and an untrained student
 //	checker.go  the programs for --checker and --coach
 package task
@@ -272,13 +273,12 @@ func Check(prompt, answer string) (Grade, error) {
 	if w, ok := walkOf(prompt); ok {
 		return checkWalk(w, answer), nil
 	}
-	m := question.FindStringSubmatch(prompt)
-	if m == nil {
+	p, ok := problemOf(prompt)
+	if !ok {
 		return Grade{}, fmt.Errorf(
 			"task: question %q: not a question of this task: they look like %q", prompt,
 			"Facing north, go left stay right ...")
 	}
-	p := problem{start: slices.Index(ways, m[1]), ops: strings.Fields(m[2])}
 	switch {
 	case resultFirst.MatchString(answer):
 		return Grade{answer == p.answer(ResultFirst), ResultFirst}, nil
@@ -286,4 +286,13 @@ func Check(prompt, answer string) (Grade, error) {
 		return Grade{answer == p.answer(WalkFirst), WalkFirst}, nil
 	}
 	return Grade{Form: Other}, nil
+}
+
+// problemOf returns the problem of a question; ok is false for a question of other tasks.
+func problemOf(prompt string) (p problem, ok bool) {
+	m := question.FindStringSubmatch(prompt)
+	if m == nil {
+		return p, false
+	}
+	return problem{start: slices.Index(ways, m[1]), ops: strings.Fields(m[2])}, true
 }

@@ -424,3 +424,60 @@ func TestNotes(t *testing.T) {
 		t.Error("a question of no task has notes")
 	}
 }
+
+// A noted row has a question to train on with notes that lead to its own answer, which walks first,
+// and nothing that the teacher did not say: the answers are those of the rows.
+func TestNoted(t *testing.T) {
+	for _, k := range Kinds() {
+		rows, err := k.Make(7, Train, 400)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := Noted(7, rows)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i, seen := 0, map[string]int{}
+		for _, r := range rows {
+			if r.Form != WalkFirst {
+				continue
+			}
+			notes, ok := strings.CutSuffix(got[i].Prompt, " "+r.Prompt)
+			if !ok || got[i].Answer != r.Answer {
+				t.Fatalf("%s: %+v is not a noted row of %+v", k.Name, got[i], r)
+			}
+			p, _ := problemOf(r.Prompt)
+			walk, word := p.walk(), strings.Fields(notes)
+			switch word[0] {
+			case "Facing": // "Facing west, go right: north.": a step of the walk
+				from := strings.TrimSuffix(word[1], ",")
+				found := false
+				for j, op := range p.ops {
+					found = found || walk[j] == from &&
+						notes == "Facing "+from+", go "+op+": "+walk[j+1]+"."
+				}
+				if !found {
+					t.Errorf("%s: %q is no step of %q", k.Name, notes, r.Prompt)
+				}
+			case "The":
+				if want := "The walk begins " + walk[0] + "."; notes != want {
+					t.Errorf("%s: %q, want %q", k.Name, notes, want)
+				}
+			}
+			seen[word[0]]++
+			i++
+		}
+		if i != len(got) {
+			t.Errorf("%s: %d noted rows, want %d", k.Name, len(got), i)
+		}
+		for _, word := range []string{"Walk", "Facing", "By", "Right."} {
+			if seen[word] == 0 {
+				t.Errorf("%s: no notes begin with %s: %v", k.Name, word, seen)
+			}
+		}
+		again, err := Noted(7, rows)
+		if err != nil || !slices.Equal(again, got) {
+			t.Errorf("%s: other rows with the same seed (%v)", k.Name, err)
+		}
+	}
+}

@@ -251,7 +251,12 @@ var outside = []struct {
 	{"env", "env.command", "an environment", "start a program", "",
 		func(c *config.Config) *string { return &c.Env.Command }},
 	{"coach", "coach.command", "a coach", "start a program", ", or coach.command= for none",
-		func(c *config.Config) *string { return &c.Coach.Command }},
+		func(c *config.Config) *string {
+			if c.Coach.Command == config.StudentCoach {
+				return new(string) // no program
+			}
+			return &c.Coach.Command
+		}},
 	{"teacher-url", "teacher.url", "a teacher's server",
 		"send texts and the key in " + teacherKey + " to an address",
 		", or teacher.url= for none",

@@ -144,6 +144,12 @@ var killables = []killable{
 	{"moments in 8 bits", 5, ofBoth("wide", "actor.optim.moments=8bit",
 		"critic.optim.moments=8bit")},
 	{"chunks", 5, ofBoth("student", "rollout.chunk=4", "rollout.carry=2", "rollout.chunks=4")},
+	{"a student's own notes", 5, func(f *fixture, run string, steps int) []string {
+		return append([]string{"opd", "--model", f.path("student"), "--teacher", f.path("student"),
+			"--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--coach",
+			"@student", "data.max_prompt_length=64", "data.max_response_length=10",
+			"coach.max_tokens=20", "coach.question={prompt} {answer}", "teacher.renew=3"}, stateful...)
+	}},
 	{"chosen rows", 5, ofBoth("student", "data.where=teacher_response != 'It is 9.'")},
 }
 

@@ -50,7 +50,7 @@ var stageFlags = []stageFlag{
 	{"checker", "trainer.checker",
 		"program that scores the student's answers, for val/check and algorithm.checker_weight"},
 	{"coach", "coach.command",
-		"program that writes notes on the student's answers, which the teacher reads: see gad coach"},
+		"program that writes notes on the student's answers, which the teacher reads: see gad coach; or @student: the student itself"},
 	{"env", "env.command",
 		"program that is the environment the student acts in: see gad env (with data.turns=all)"},
 	{"critic-warmup", "trainer.critic_warmup", "steps in which only the discriminator learns"},

@@ -74,10 +74,11 @@ type TeacherConfig struct {
 // CoachConfig is the `coach` section: notes on the student's answers, which the teacher of gad opd
 // reads (LLM-as-a-Coach, arXiv 2607.18110).
 type CoachConfig struct {
-	Command   string  `yaml:"command" doc:"program that writes notes on each answer of the student, run by sh -c, such as gad coach, a language model, or gad task notes, a rule; its protocol is the checker's (doc/the-game.md) with {\"notes\": ...}. The teacher reads them with the prompt of that answer, and the student does not; empty: none (flag --coach)" unproven:"all"`
-	Timeout   int     `yaml:"timeout" min:"1" max:"1000000" doc:"time limit for one call of the coach in seconds; after it the run stops with an error" needs:".command!="`
+	Command   string  `yaml:"command" doc:"program that writes notes on each answer of the student, run by sh -c, such as gad coach, a language model, or gad task notes, a rule; its protocol is the checker's (doc/the-game.md) with {\"notes\": ...}; or @student: the student itself, with the weights of the step (coach.question). The teacher reads them with the prompt of that answer, and the student does not; empty: none (flag --coach)" unproven:"all"`
+	Timeout   int     `yaml:"timeout" min:"1" max:"1000000" doc:"time limit for one call of the coach in seconds; after it the run stops with an error" needs:".command!= .command!=@student"`
 	Template  string  `yaml:"template" doc:"what the teacher reads in the place of the prompt's last turn of the user: a text with {prompt}, that turn, and {notes}" fixed:"true" needs:".command!="`
-	MaxTokens int     `yaml:"max_tokens" min:"1" max:"1048576" doc:"by how many tokens notes, with the template, may lengthen the teacher's prompt; longer ones cost their answer the notes" fixed:"true" needs:".command!="`
+	Question  string  `yaml:"question" doc:"what the student is asked for notes on its own answer, in the place of the prompt's last turn of the user: a text with {prompt}, that turn, and {answer}" fixed:"true" needs:".command=@student"`
+	MaxTokens int     `yaml:"max_tokens" min:"1" max:"1048576" doc:"by how many tokens notes, with the template, may lengthen the teacher's prompt; longer ones cost their answer the notes. With coach.command=@student also the longest notes, and by how many tokens coach.question may lengthen prompt and answer" fixed:"true" needs:".command!="`
 	Plain     float64 `yaml:"plain" min:"0" max:"1" doc:"share of a step's prompts, the last of them, whose answers have no notes, and which with teacher.renew are learned from the teacher as it was at the start. Below 1" fixed:"true" needs:".command!=" unproven:"all"`
 }
 

@@ -34,7 +34,10 @@ func Default() Config {
 		DPO:    DefaultDPO(), Teacher: TeacherConfig{Loss: "policy", Beta: 1, TopK: 32,
 			HorizonPace: "constant", Weights: model.Native},
 		Coach: CoachConfig{Timeout: 600, MaxTokens: 512, Template: "{prompt}\n\n" +
-			"Notes on an earlier answer, for you alone; do not mention them:\n{notes}"},
+			"Notes on an earlier answer, for you alone; do not mention them:\n{notes}",
+			Question: "{prompt}\n\nAn answer to this:\n{answer}\n\nWrite notes for whoever answers anew:" +
+				" what is wrong or missing there, how to do it right, and what should stay. Be short and" +
+				" definite. Do not quote the answer, and do not write a whole answer."},
 		Env: EnvConfig{Workers: 1, MaxTurns: 16, MaxTokens: 2048, Timeout: 60,
 			MaxFaults: 0.2},
 		Trainer: RunConfig{ResumeOptim: "critic", CriticWarmupMax: 200, WarmupActor: "sft",

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"cmp"
+
 	"gad/critic"
 	"gad/model"
 )
@@ -53,6 +55,9 @@ type Pass struct {
 	Times    float64 // number of passes; a share if other sequences' results are known
 	Prompts  int     // of the batch
 	Mini     int     // prompts of an optimizer step, for Learn
+	// above 0, Sample writes so many tokens on each of the students' answers, after a question of
+	// its own (CoachConfig.LongestQuestion)
+	Notes int
 }
 
 // Answers returns the number of sequences for each prompt.
@@ -93,6 +98,10 @@ func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 			{Part: "rollout", Kind: Sample, Students: n, Times: 1},
 		}
 		list = append(list, c.oldLogProbs(stage, prompts, independent)...)
+		if notes := c.Coach.OwnNotes(stage); notes > 0 {
+			list = append(list, Pass{Part: "coach", Kind: Sample, Students: n, Times: 1, Notes: notes,
+				Prompts: prompts - c.Coach.PlainOf(stage, prompts)})
+		}
 		seen := Pass{Part: "teacher_logp", Network: Teacher, Kind: Forward, Students: n, Times: 1}
 		if c.Divergence(stage) { // with the student's update, pack by pack
 			seen.Part, seen.Times = "update_actor", float64(c.Actor.PPOEpochs)
@@ -105,7 +114,7 @@ func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 		list = c.game(stage, prompts, independent)
 	}
 	for i := range list {
-		list[i].Prompts = prompts
+		list[i].Prompts = cmp.Or(list[i].Prompts, prompts)
 	}
 	return list
 }

@@ -165,6 +165,29 @@ func (c TeacherConfig) LongestPrompt(rows DataConfig) int {
 // On reports whether notes are written on the answers of a stage.
 func (c CoachConfig) On(stage Stage) bool { return stage == OPD && c.Command != "" }
 
+// StudentCoach is the value of coach.command that has the student write the notes itself.
+const StudentCoach = "@student"
+
+// ByStudent reports whether the student of a stage writes the notes on its own answers.
+func (c CoachConfig) ByStudent(stage Stage) bool {
+	return c.On(stage) && c.Command == StudentCoach
+}
+
+// OwnNotes returns the longest notes, in tokens, that the student of a stage writes on an answer; 0:
+// it writes none.
+func (c CoachConfig) OwnNotes(stage Stage) int {
+	if !c.ByStudent(stage) {
+		return 0
+	}
+	return c.MaxTokens
+}
+
+// LongestQuestion returns the longest question, in tokens, that a student is asked for notes on an
+// answer, if prompts and answers have at most so many: both, and as many more as notes may have.
+func (c CoachConfig) LongestQuestion(prompt, answer int) int {
+	return prompt + answer + c.MaxTokens
+}
+
 // Longer returns by how many tokens notes may lengthen the prompt that the teacher of a stage
 // reads.
 func (c CoachConfig) Longer(stage Stage) int {

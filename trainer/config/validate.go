@@ -214,11 +214,16 @@ func (c CoachConfig) validate(stage Stage, rows DataConfig) (errs []error) {
 	if !c.On(stage) {
 		return nil
 	}
-	for _, part := range []string{"{prompt}", "{notes}"} {
-		if strings.Count(c.Template, part) != 1 {
-			bad("coach.template must have %s once: give a text such as %q", part,
-				Default().Coach.Template)
+	has := func(key, text, example string, parts ...string) {
+		for _, part := range parts {
+			if strings.Count(text, part) != 1 {
+				bad("%s must have %s once: give a text such as %q", key, part, example)
+			}
 		}
+	}
+	has("coach.template", c.Template, Default().Coach.Template, "{prompt}", "{notes}")
+	if c.ByStudent(stage) {
+		has("coach.question", c.Question, Default().Coach.Question, "{prompt}", "{answer}")
 	}
 	if rows.Turns != data.TurnsLast {
 		bad("data.turns is %s, and coach.command writes notes on one answer of a row: use data.turns=last", rows.Turns)

@@ -47,28 +47,45 @@ func ForTeacher(r data.Row, system string) (data.Row, error) {
 	return WithSystem(r, system)
 }
 
-// WithNotes returns a row whose teacher reads notes with the prompt: template, with the last turn
-// of the user in the place of {prompt} and the notes in that of {notes}, takes that turn's place.
-// It fails on a row with prompt_ids and no prompt of the teacher's own.
+// WithNotes returns a row whose teacher reads notes with the prompt: template replaces the last
+// turn of the user, with that turn for {prompt} and the notes for {notes}. It fails on a row with
+// prompt_ids and no prompt of the teacher's own.
 func WithNotes(r data.Row, template, notes string) (data.Row, error) {
-	turns := slices.Clone(r.Messages)
+	turns := r.Messages
 	if r.TeacherPrompt != nil {
-		turns = slices.Clone(r.TeacherPrompt)
+		turns = r.TeacherPrompt
 	}
 	if len(turns) == 0 {
 		return r, fmt.Errorf(
 			"data: row %d: has prompt_ids, into which no notes can be put: give rows with messages", r.Index)
 	}
+	r.TeacherPrompt = fill(turns, template, "{notes}", notes)
+	return r, nil
+}
+
+// WithAnswer returns a row whose prompt asks about an answer to it: template replaces the last turn
+// of the user, with that turn for {prompt} and the answer for {answer}. It fails on a row with
+// prompt_ids.
+func WithAnswer(r data.Row, template, answer string) (data.Row, error) {
+	if len(r.PromptIDs) > 0 || len(r.Messages) == 0 {
+		return r, fmt.Errorf("data: row %d: has prompt_ids, about which nothing can be asked: give rows with messages", r.Index)
+	}
+	r.Messages = fill(r.Messages, template, "{answer}", answer)
+	return r, nil
+}
+
+// fill returns turns with template in the place of the last turn of the user: there that turn
+// replaces {prompt}, and text replaces key.
+func fill(turns []data.Message, template, key, text string) []data.Message {
+	turns = slices.Clone(turns)
 	at := len(turns) - 1
 	for i, turn := range turns {
 		if turn.Role == "user" {
 			at = i
 		}
 	}
-	turns[at].Content = strings.NewReplacer("{prompt}", turns[at].Content, "{notes}",
-		notes).Replace(template)
-	r.TeacherPrompt = turns
-	return r, nil
+	turns[at].Content = strings.NewReplacer("{prompt}", turns[at].Content, key, text).Replace(template)
+	return turns
 }
 
 // WithSystem returns a row whose prompt begins with the system message text, instead of its own. It

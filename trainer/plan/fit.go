@@ -399,12 +399,17 @@ func (a pace) step(p *Plan, c config.Config) float64 {
 		return 2 * a.host[x.Network][eight] * x.Times * float64(x.Updates()) / a.bus
 	}
 	sampling := func(x config.Pass) float64 {
-		answers := prompts * float64(x.Students)
+		asked, answers := prompts, prompts*float64(x.Students)
+		before, after := prompt, answer
+		if notes := float64(x.Notes); notes > 0 {
+			asked = float64(x.Prompts * x.Students)
+			answers, before, after = asked, prompt+answer+notes, notes
+		}
 		slots := min(float64(p.slots(c)), answers)
 		cached := narrow * float64(a.shape.Cached())
 		// a token of all slots
-		each := max((weights*narrow+slots*cached*(prompt+answer/2))/a.memory, slots*token)
-		seconds := prompts*prompt*token + answers*answer/slots*each
+		each := max((weights*narrow+slots*cached*(before+after/2))/a.memory, slots*token)
+		seconds := asked*before*token + answers*after/slots*each
 		if c.Actor.LoRA.On() && !c.Merges(p.Stage) {
 			seconds *= unmergedSampling
 		}

@@ -119,6 +119,11 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		m := shape.Plan(f, o)
 		scratch = max(scratch, m.Scratch)
 		parts = append(parts, m)
+		if c.Coach.OwnNotes(p.Stage) > 0 && o.Slots > 0 { // the same weights write notes afterwards
+			notes := shape.Plan(f, asking(c, p.Stage, o))
+			scratch, m.Cache = max(scratch, notes.Scratch), max(m.Cache, notes.Cache)
+			parts, others = append(parts, notes), append(others, notes)
+		}
 		o.Recompute = recompute
 		others = append(others, shape.Plan(f, o))
 		add(name+": weights", m.Weights)
@@ -252,6 +257,15 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		items[len(items)-1].Note = "an estimate, at NCCL's defaults: not measured"
 	}
 	return items
+}
+
+// asking returns o, by which answers are sampled, for notes on all of them.
+func asking(c config.Config, stage config.Stage, o model.PlanOptions) model.PlanOptions {
+	all := c.Data.TrainBatchSize
+	o.N, o.Prompts = 1, (all-c.Coach.PlainOf(stage, all))*o.N
+	o.PromptTokens = c.Coach.LongestQuestion(c.Data.MaxPrompt, c.LongestSampled(stage))
+	o.MaxNew = c.Coach.OwnNotes(stage)
+	return o
 }
 
 // planHost returns the memory on a GPU's host.

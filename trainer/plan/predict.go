@@ -87,7 +87,7 @@ type predictor struct {
 	passes []config.Pass
 
 	questions          [][]int32
-	rows               []uint64
+	asked              [][]int32   // questions for notes on the students' answers
 	students, teachers []model.Seq // students: n to each prompt
 	read               []model.Seq // students as the teacher reads them
 	n, answer          int
@@ -114,9 +114,10 @@ func (r *predictor) makeSequences(p *Plan) {
 		}
 		return out
 	}
+	notes := r.c.Coach.OwnNotes(p.Stage)
 	for i := range r.c.Data.TrainBatchSize {
 		q := ids(i, max(1, int(math.Round(p.PromptMean))))
-		r.questions, r.rows = append(r.questions, q), append(r.rows, uint64(i))
+		r.questions = append(r.questions, q)
 		after := func(q []int32, salt int) model.Seq {
 			return model.Answer(append(q[:len(q):len(q)], ids(salt, r.answer)...), len(q))
 		}
@@ -124,6 +125,9 @@ func (r *predictor) makeSequences(p *Plan) {
 		r.teachers = append(r.teachers, seq(1<<20+i))
 		for k := range r.n {
 			r.students = append(r.students, seq(1<<21+i*r.n+k))
+			if notes > 0 {
+				r.asked = append(r.asked, ids(1<<23+i*r.n+k, len(q)+r.answer+notes))
+			}
 			salt, copies := i, max(p.teacher.apart, 1)
 			if copies > 1 {
 				salt = 1<<22 + i*r.n + k
@@ -253,12 +257,17 @@ func (r *predictor) seconds(x config.Pass) (float64, error) {
 // prompts is scaled to all.
 func (r *predictor) sample(x config.Pass) (float64, error) {
 	c, before := r.c.Rollout, r.be.Elapsed()
-	some := min(x.Prompts, (4*c.MaxNumSeqs+x.Students-1)/x.Students)
 	o := model.SampleOptions{N: x.Students, MaxNew: r.answer, Chunks: r.chunks, Slots: c.MaxNumSeqs,
 		Seed:     1,
 		Sampling: compute.Sampling{Temperature: 1, TopP: c.TopP, TopK: c.TopK, MinP: c.MinP}}
-	_, err := r.sampler.Generate(r.questions[:some], r.rows[:some], o, nil)
-	return (r.be.Elapsed() - before) * float64(x.Prompts) / float64(some), err
+	prompts, of := r.questions, x.Prompts
+	if x.Notes > 0 {
+		o.N, o.MaxNew, o.Chunks = 1, x.Notes, model.Chunks{}
+		prompts, of = r.asked, x.Prompts*x.Students
+	}
+	some := min(of, (4*c.MaxNumSeqs+o.N-1)/o.N)
+	_, err := r.sampler.Generate(prompts[:some], make([]uint64, some), o, nil)
+	return (r.be.Elapsed() - before) * float64(of) / float64(some), err
 }
 
 // forward returns the seconds of one forward pass; the student's and the reference's are equal.

@@ -19,6 +19,10 @@ type tokenTimes struct{ trained, forward, decoded, head float64 }
 // tokens returns the tokens of prompts and of answers that a pass computes, if the student's
 // answers have student tokens each.
 func (p *Plan) tokens(x config.Pass, student float64) (prompts, answers float64) {
+	if x.Notes > 0 { // and their questions, as long as both may be
+		n, notes := float64(x.Prompts*x.Students), float64(x.Notes)
+		return n * (p.PromptMean + student + notes), n * notes
+	}
 	batch := float64(x.Prompts)
 	each := float64(x.Students)*p.answerTokens(x.Network, student) +
 		float64(x.Teachers)*p.answerTokens(x.Network, p.AnswerMean)
@@ -70,7 +74,7 @@ func (p *Plan) passTime(c config.Config, x config.Pass, t tokenTimes, student fl
 	switch x.Kind {
 	case config.Sample:
 		written := float64(x.Prompts*x.Students) * student
-		if p.chunks.On() { // each later chunk computes its prompt and its carry again
+		if p.chunks.On() && x.Notes == 0 { // each later chunk computes its prompt and its carry again
 			again := float64(x.Prompts*x.Students) * p.carriedChunks(student)
 			return (prompts+again*(p.PromptMean+float64(p.chunks.Carry)))*t.forward +
 				written*t.decoded
