@@ -47,7 +47,7 @@ var concepts = map[string]struct {
 		"internal/compute/compute.go: a method for each operation"},
 	"internal/compute/cost.Backend": {14, 73,
 		"internal/compute/compute.go: a method for each operation"},
-	"internal/compute/cuda.kernelSet": {52, 0,
+	"internal/compute/cuda.kernelSet": {53, 0,
 		"internal/compute/cuda/kernels: a field for each kernel"},
 	"internal/compute/computetest.suite": {8, 120,
 		"internal/compute/computetest/computetest.go: a method for each operation"},
