@@ -22,6 +22,9 @@ func TestNoAllocation(t *testing.T) {
 	}
 	for _, variant := range variants {
 		for _, workers := range []int{1, 3} {
+			if testing.Short() && workers == 1 {
+				continue
+			}
 			allocates(t, cpu.Options{Variant: variant, Workers: workers, Precision: cpu.F32})
 		}
 	}
