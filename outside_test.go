@@ -24,8 +24,27 @@ var examples = []struct {
 		`^([0-9]+ tokens, log-probability -[0-9.]+: ".*"\n){3}$`},
 }
 
-// TestOutside builds the programs of examples/ as a module of their own and runs them: what they
-// use can be used from there.
+// dispatch is a program that is each of the examples, by its first argument: to link one costs as
+// much as to run all.
+const dispatch = `package main
+
+import (
+	"os"
+
+	"outside/round"
+	"outside/run"
+	"outside/sampling"
+)
+
+func main() {
+	name := os.Args[1]
+	os.Args = os.Args[1:]
+	map[string]func(){"round": round.Main, "run": run.Main, "sampling": sampling.Main}[name]()
+}
+`
+
+// TestOutside builds the programs of examples/, as packages of one, in a module of their own and
+// runs them: what they use can be used from there.
 func TestOutside(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds a module: left out with -short")
@@ -45,7 +64,8 @@ func TestOutside(t *testing.T) {
 	// machine that has only built gad does not have.
 	files := map[string]string{
 		"go.mod": fmt.Sprintf("module outside\n%s\nrequire %s v0.0.0\n\nreplace %[2]s => %s\n",
-			rest, gad, root)}
+			rest, gad, root),
+		"main.go": dispatch}
 	from := map[string]string{"go.sum": "go.sum"}
 	for _, x := range examples {
 		from[x.name+"/main.go"] = "examples/" + x.name + "/main.go"
@@ -58,13 +78,17 @@ func TestOutside(t *testing.T) {
 		files[name] = string(text)
 	}
 	for name, text := range files {
+		if program, ok := strings.CutSuffix(name, "/main.go"); ok {
+			text = strings.Replace(text, "package main\n", "package "+program+"\n", 1)
+			text = strings.Replace(text, "\nfunc main() {\n", "\nfunc Main() {\n", 1)
+		}
 		name = filepath.Join(dir, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755),
 			os.WriteFile(name, []byte(text), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+"/bin/", "./...")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", "examples", ".")
 	build.Dir = dir
 	build.Env = append(os.Environ(), "GOFLAGS=-mod=mod -buildvcs=false", "GOPROXY=off",
 		"GOWORK=off")
@@ -93,7 +117,7 @@ func TestOutside(t *testing.T) {
 		if !strings.Contains(string(readme), "(examples/"+x.name+"/main.go)") {
 			t.Errorf("README.md does not link examples/%s/main.go", x.name)
 		}
-		program := exec.Command(filepath.Join(dir, "bin", x.name))
+		program := exec.Command(filepath.Join(dir, "examples"), x.name)
 		for _, arg := range x.args {
 			program.Args = append(program.Args, strings.ReplaceAll(arg, "WORK", work))
 		}

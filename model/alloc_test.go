@@ -22,6 +22,9 @@ func TestNoAllocation(t *testing.T) {
 	}
 	for _, variant := range variants {
 		for _, workers := range []int{1, 3} {
+			if testing.Short() && workers == 1 {
+				continue
+			}
 			allocates(t, cpu.Options{Variant: variant, Workers: workers, Precision: cpu.F32})
 		}
 	}
@@ -109,7 +112,7 @@ func allocConfig(arch string) Config {
 
 func allocTrain(t *testing.T, be compute.Backend) {
 	for _, recompute := range []bool{false, true} {
-		m, err := New(be, allocConfig("Qwen3"), Options{Trainable: true, Recompute: recompute})
+		m, err := New(be, allocConfig("Qwen3"), Options{Trainable: true, Recompute: recompute, Repeat: true})
 		must(t, err)
 		o, err := NewOptimizer(m, adamw())
 		must(t, err)
@@ -129,7 +132,8 @@ func allocTrain(t *testing.T, be compute.Backend) {
 }
 
 func allocScore(t *testing.T, be compute.Backend) {
-	m, err := New(be, allocConfig("Qwen2"), Options{Kind: Scorer, Trainable: true, ScoreInit: 1})
+	m, err := New(be, allocConfig("Qwen2"), Options{Kind: Scorer, Trainable: true, ScoreInit: 1,
+		Repeat: true})
 	must(t, err)
 	defer m.Close()
 	o, err := NewOptimizer(m, adamw())
@@ -148,7 +152,7 @@ func allocScore(t *testing.T, be compute.Backend) {
 // Stop is asked before each decoded token of all samples; the last is followed by the
 // answers.
 func allocGenerate(t *testing.T, be compute.Backend) {
-	m, err := New(be, allocConfig("Qwen2"), Options{})
+	m, err := New(be, allocConfig("Qwen2"), Options{Repeat: true})
 	must(t, err)
 	defer m.Close()
 	prompts := [][]int32{seqsOf(m.cfg.Vocab, 7)[0].IDs, seqsOf(m.cfg.Vocab, 12)[0].IDs}

@@ -29,74 +29,91 @@ func narrowShape(arch string) Config {
 	return c
 }
 
+// passed is what a model computes of sequences in TestBF16: log-probabilities and entropies, or
+// scores, and the gradients of the parameters.
+type passed struct {
+	model   *Model
+	results []float32
+	grads   [][]float32
+}
+
+// pass computes a model's figures and gradients of sequences, with weights of its own or with
+// another model's.
+func pass(t *testing.T, be compute.Backend, c Config, kind Kind, from *Model) (x passed) {
+	seqs := seqsOf(c.Vocab, 70, 5, 33)
+	m, err := New(be, c, Options{Kind: kind, Trainable: true, Seed: 5, ScoreInit: 0.3,
+		Repeat: from != nil})
+	must(t, err)
+	t.Cleanup(func() { m.Close() })
+	if from != nil {
+		must(t, m.CopyWeights(from))
+	} else {
+		shake(m)
+	}
+	x.model = m
+	if kind == Scorer {
+		must(t, m.ScoreGrad(seqs, func(s []float32) ([]float32, error) {
+			x.results = slices.Clone(s)
+			return []float32{1, -0.5, 0.7}, nil
+		}))
+	} else {
+		must(t, m.LogProbGrad(seqs, 0.8, func(l, e [][]float32) (dl, de [][]float32, err error) {
+			for s := range l {
+				x.results = slices.Concat(x.results, l[s], e[s])
+				dl, de = append(dl, make([]float32, len(l[s]))),
+					append(de, make([]float32, len(l[s])))
+				for j := range l[s] {
+					dl[s][j], de[s][j] = float32(math.Sin(float64(s+3*j)))-0.3, 0.1
+				}
+			}
+			return dl, de, nil
+		}))
+	}
+	for _, p := range m.params {
+		x.grads = append(x.grads, values(be, p.G))
+	}
+	return x
+}
+
 // The whole model in bfloat16 against float32: log-probabilities, entropies and
 // scores within bfloat16's 8 bits through two blocks; every parameter's gradient
 // in the same direction.
 func TestBF16(t *testing.T) {
 	truth, err := cpu.New(cpu.Options{})
 	must(t, err)
-	defer truth.Close()
-	narrowly(t, func(t *testing.T, be compute.Backend) {
-		for _, arch := range architectures {
-			for _, kind := range []Kind{LM, Scorer} {
+	t.Cleanup(func() { truth.Close() })
+	for _, arch := range architectures {
+		for _, kind := range []Kind{LM, Scorer} {
+			t.Run(fmt.Sprint(arch, kind), func(t *testing.T) {
 				c := narrowShape(arch)
-				seqs := seqsOf(c.Vocab, 70, 5, 33)
-				var models [2]*Model
-				var results [2][]float32
-				for i, be := range []compute.Backend{be, truth} {
-					m, err := New(be, c, Options{Kind: kind, Trainable: true, Seed: 5,
-						ScoreInit: 0.3})
-					must(t, err)
-					defer m.Close()
-					shake(m)
-					models[i] = m
-					if kind == Scorer {
-						must(t, m.ScoreGrad(seqs, func(s []float32) ([]float32, error) {
-							results[i] = slices.Clone(s)
-							return []float32{1, -0.5, 0.7}, nil
-						}))
-						continue
+				want := pass(t, truth, c, kind, nil)
+				narrowly(t, func(t *testing.T, be compute.Backend) {
+					got := pass(t, be, c, kind, want.model)
+					worst, largest, least := 0.0, 1.0, 1.0
+					for i, x := range want.results {
+						worst, largest = max(worst, math.Abs(float64(got.results[i]-x))),
+							max(largest, math.Abs(float64(x)))
 					}
-					must(t, m.LogProbGrad(seqs, 0.8,
-						func(l, e [][]float32) (dl, de [][]float32, err error) {
-							for s := range l {
-								results[i] = slices.Concat(results[i], l[s], e[s])
-								dl, de =
-									append(dl, make([]float32, len(l[s]))),
-									append(de, make([]float32, len(l[s])))
-								for j := range l[s] {
-									dl[s][j], de[s][j] = float32(math.Sin(float64(s+3*j)))-0.3, 0.1
-								}
-							}
-							return dl, de, nil
-						}))
-				}
-				worst, largest, least := 0.0, 1.0, 1.0
-				for i, x := range results[1] {
-					worst, largest =
-						max(worst, math.Abs(float64(results[0][i]-x))),
-						max(largest, math.Abs(float64(x)))
-				}
-				for i, p := range models[0].params {
-					cos := between(values(be, p.G), values(truth, models[1].params[i].G))
-					least = min(least, cos)
-					if !(cos > 0.999) {
-						t.Errorf("%s kind %v: gradient of %s: cosine %.6f", arch, kind, p.Name, cos)
+					for i, p := range want.model.params {
+						cos := between(got.grads[i], want.grads[i])
+						least = min(least, cos)
+						if !(cos > 0.999) {
+							t.Errorf("gradient of %s: cosine %.6f", p.Name, cos)
+						}
 					}
-				}
-				t.Logf(
-					"%s kind %v: furthest result %.2g of %.3g; least cosine of a gradient 1 - %.2g",
-					arch, kind, worst, largest, 1-least)
-				tol := 0.02
-				if c.Conv != nil { // products of three activations
-					tol = 0.04
-				}
-				if !(worst <= tol*largest) || worst == 0 {
-					t.Errorf("%s kind %v: results differ by %g of %g", arch, kind, worst, largest)
-				}
-			}
+					t.Logf("furthest result %.2g of %.3g; least cosine of a gradient 1 - %.2g", worst,
+						largest, 1-least)
+					tol := 0.02
+					if c.Conv != nil { // products of three activations
+						tol = 0.04
+					}
+					if !(worst <= tol*largest) || worst == 0 {
+						t.Errorf("results differ by %g of %g", worst, largest)
+					}
+				})
+			})
 		}
-	})
+	}
 }
 
 // between is the cosine of the angle between a and b.

@@ -41,7 +41,7 @@ func sameCompletions(t *testing.T, what string, got, want [][]Completion) {
 // response ends as the options say.
 func TestGenerateAgainstLogProbs(t *testing.T) {
 	onBackends(t, func(t *testing.T, be compute.Backend) {
-		for _, name := range lmFolders {
+		for _, name := range some(t, be, lmFolders) {
 			m := load(t, be, name, Options{})
 			prompts, rows := samplePrompts()
 			o := sampleOptions()

@@ -48,7 +48,7 @@ func sameState(t *testing.T, what string, got, want [][]float32) {
 // Steps against AdamW written out by hand in float64, with clipping by the
 // global norm and decay on matrices only.
 func TestOptimizer(t *testing.T) {
-	onBackends(t, func(t *testing.T, be compute.Backend) {
+	onEachBackend(t, func(t *testing.T, be compute.Backend) {
 		m, err := New(be, tiny("Qwen2"), Options{Trainable: true, Seed: 1})
 		must(t, err)
 		defer m.Close()

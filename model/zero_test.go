@@ -141,7 +141,7 @@ func TestShardedOptimizer(t *testing.T) {
 							return err
 						}
 						defer closer.Close()
-						m, err := New(be, large(), Options{Trainable: true, Seed: 1, StatesOver: g})
+						m, err := New(be, large(), Options{Trainable: true, Repeat: true, StatesOver: g})
 						if err != nil {
 							return err
 						}
@@ -238,7 +238,7 @@ func TestSickShard(t *testing.T) {
 			return err
 		}
 		defer be.Close()
-		m, err := New(be, large(), Options{Trainable: true, Seed: 1, StatesOver: g})
+		m, err := New(be, large(), Options{Trainable: true, Repeat: true, StatesOver: g})
 		if err != nil {
 			return err
 		}

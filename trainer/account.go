@@ -121,19 +121,22 @@ func pickSides(x config.Pass, students, teachers []model.Seq) []model.Seq {
 var peakSize, peakMost = 768, 8192
 
 // measurePeak returns the speed of a large matrix product in floating-point operations a second,
-// the denominator of perf/mfu. A small product does not saturate a GPU, so there n grows until the
-// product takes a millisecond. It does saturate a CPU, and a larger one would only fill the packing
-// buffers, which the CPU backend keeps. A backend that takes 10 ms for a small product is timed by
-// that.
+// the denominator of perf/mfu. A small product does not saturate the device, so n grows until the
+// product takes a millisecond on a GPU, and 0.4 on a CPU: a longer one shares its cores with other
+// programs and is slower for it (half as fast at a load of 8), and fills the packing buffers, which
+// the CPU backend keeps. A backend that takes 10 ms for a small product is timed by that.
 func measurePeak(be compute.Backend) (peak float64, err error) {
+	least, long := peakSize, time.Millisecond
+	if be.Overhead() == 0 {
+		least, long = peakSize/2, 400*time.Microsecond
+	}
 	for n := peakSize / 4; n <= peakMost; n *= 2 {
 		best, err := timeProduct(be, n)
 		if err != nil {
 			return 0, err
 		}
 		peak = 2 * math.Pow(float64(n), 3) / best.Seconds()
-		if best > 10*time.Millisecond ||
-			n >= peakSize && (best > time.Millisecond || be.Overhead() == 0) {
+		if best > 10*time.Millisecond || n >= least && best > long {
 			break
 		}
 	}

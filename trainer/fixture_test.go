@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	flag.Parse()
-	peakSize, peakMost = 64, 256
+	peakSize, peakMost = 64, 64
 	vfs.OS = vfstest.NoSync(vfs.OS)
 	hostile.Quick()
 	root, err := os.MkdirTemp("", "gad-trainer-")

@@ -82,9 +82,6 @@ func TestKillInEpisodes(t *testing.T) {
 				}
 				return ranked(t, c.ranks, c.args(run)...)
 			}
-			if c.ranks > 1 {
-				ranked(t, 1, "--version").end(t, patience) // builds gad
-			}
 			whole, took, bytes := first, warmed, askedFirst
 			if c.name == "train" {
 				whole = filepath.Join(t.TempDir(), "whole")

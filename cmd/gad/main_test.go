@@ -177,10 +177,13 @@ func built(t *testing.T) string {
 // asRelease are the linker's flags that scripts/release.sh sets, for TestVersionOfRelease.
 const asRelease = "-X main.version=v9.8.7 -X main.commit=0123456789abcdef0123456789abcdef01234567"
 
+// binary builds the program once for all tests, with MPI, which only ranks use, and with cgo as the
+// tests have it: without, what a newcomer has compiled would be compiled again. .ci/run mpi builds
+// it without, and release without MPI.
 var binary = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(fixed.programs, "gad")
-	if out, err := exec.Command("go", "build", "-buildvcs=false",
-		"-ldflags", "-s -w "+asRelease, "-o", path, ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-tags", "mpi", "-ldflags",
+		"-s -w "+asRelease, "-o", path, ".").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return path, nil

@@ -26,7 +26,7 @@ func mpich(t *testing.T, ranks int, args ...string) *process {
 	if _, err := os.Stat(filepath.Join(lib, "libmpi_abi.so.1")); err != nil {
 		t.Skipf("NOT TESTED: MPICH without its standard interface: %v: pip install mpich", err)
 	}
-	path, err := mpiBinary()
+	path, err := binary()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestRankSignalOverMPICH(t *testing.T) {
 // MPICH's mpirun without a library that gad knows: each rank says so, and the status is 1.
 func TestMistakesOverMPICH(t *testing.T) {
 	slow(t)
-	path, err := mpiBinary()
+	path, err := binary()
 	if err != nil {
 		t.Fatal(err)
 	}

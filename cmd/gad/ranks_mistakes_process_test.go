@@ -50,7 +50,7 @@ func TestMistakesOverMPI(t *testing.T) {
 			ranks, c.other = 3, ""
 		}
 		if c.other != "" {
-			path, err := mpiBinary()
+			path, err := binary()
 			if err != nil {
 				t.Fatal(err)
 			}

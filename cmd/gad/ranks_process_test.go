@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,18 +23,6 @@ import (
 
 var rankFaults = flag.Int("rankfaults", few(6, 1),
 	"ranks that TestRankFaults kills or hangs")
-
-// mpiBinary is gad with MPI, with cgo as the tests have it: without, what a newcomer has compiled
-// would be compiled again. .ci/run mpi builds it without.
-var mpiBinary = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(fixed.programs, "gad-mpi")
-	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-tags", "mpi",
-		"-o", path, ".")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build -tags mpi: %w\n%s", err, out)
-	}
-	return path, nil
-})
 
 // ranked starts gad on several ranks.
 func ranked(t *testing.T, ranks int, args ...string) *process {
@@ -50,7 +37,7 @@ func rankedBy(t *testing.T, command []string, ranks int, args ...string) *proces
 	if _, err := exec.LookPath("mpirun"); err != nil {
 		t.Skip("NOT TESTED: there is no mpirun: apt-get install openmpi-bin")
 	}
-	path, err := mpiBinary()
+	path, err := binary()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +51,7 @@ func (p *process) rankPIDs() (pids []int) {
 	list, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, name := range list {
 		raw, _ := os.ReadFile(name)
-		_, rest, ok := bytes.Cut(raw, []byte("(gad-mpi) "))
+		_, rest, ok := bytes.Cut(raw, []byte("(gad) "))
 		fields := strings.Fields(string(rest))
 		if !ok || len(fields) < 2 || fields[0] == "Z" {
 			continue
@@ -160,7 +147,7 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 				"1", fmt.Sprint("trainer.rank_timeout=", limit)})
 	}
 	whole := filepath.Join(t.TempDir(), "whole")
-	if p := ranked(t, 2, args(whole)...); p.end(t, patience) != exitDone { // builds gad first
+	if p := ranked(t, 2, args(whole)...); p.end(t, patience) != exitDone {
 		t.Fatal(p.said.String())
 	}
 	begun := time.Now()

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -61,13 +62,21 @@ func structOf(v any) reflect.Value {
 	return rv
 }
 
+// schemas are the schemas of the types that were asked for: a command line describes the settings
+// of every stage before it runs one. They are only read.
+var schemas sync.Map // reflect.Type to *schema
+
 // schemaOf returns the schema in the tags of t. A struct that cannot be a configuration (an
 // unsupported type, a missing or repeated yaml name, a min that is no number) is a programmer's
 // error and panics.
 func schemaOf(t reflect.Type) *schema {
+	if s, ok := schemas.Load(t); ok {
+		return s.(*schema)
+	}
 	s := &schema{byKey: map[string]*leaf{}, groups: map[string][]string{},
 		about: map[string]string{}}
 	s.walk(t, "", nil)
+	schemas.Store(t, s)
 	return s
 }
 
@@ -183,7 +192,7 @@ func Describe(v any) []Setting {
 	for _, l := range schemaOf(rv.Type()).leaves {
 		st := l.Setting
 		st.Default = format(rv.FieldByIndex(l.index))
-		st.Choices = slices.Clone(l.Choices)
+		st.Choices, st.Unproven = slices.Clone(l.Choices), slices.Clone(l.Unproven)
 		out = append(out, st)
 	}
 	return out

@@ -60,14 +60,16 @@ func (c *Config) idleWarnings(stage Stage) (warnings []string) {
 			warnings = append(warnings, fmt.Sprintf("%s.lr is %g: AdamW moves every weight of the %s by about so much a step, and most weights are below 0.1: 1e-3 is large", n.key, n.LR, n.who))
 		}
 	}
-	defaults := StageDefaults(stage)
+	defaults, preset := StageDefaults(stage), map[string]any{}
+	for f := range defaults.facts() {
+		preset[f.key] = f.value.Interface()
+	}
 	for f := range c.facts() {
 		if f.group || f.ownTag("needs") == "" && f.key != "data.ratings" &&
 			!strings.HasPrefix(f.key, "teacher.") {
 			continue
 		}
-		if d, _ := defaults.find(f.key); reflect.DeepEqual(d.value.Interface(),
-			f.value.Interface()) {
+		if reflect.DeepEqual(preset[f.key], f.value.Interface()) {
 			continue
 		}
 		if why := c.idle(stage, f.key); why != "" {

@@ -256,6 +256,8 @@ func (p *Plan) combine(pace pace, dims []dimension, c config.Config, at []int) c
 // fit returns the cheapest combination that fits, by trying all in the order of their cost. exact
 // keeps moments in float32.
 func (p *Plan) fit(f model.Footprint, shape model.Config, c config.Config, exact bool) *Fit {
+	p.networks = map[model.PlanOptions]model.Plan{}
+	defer func() { p.networks = nil }()
 	dims, pace := p.dimensions(f, shape, c, exact), newPace(f, shape, c)
 	var all []combination
 	smallest := make([]int, len(dims))

@@ -97,6 +97,20 @@ func Total(items []Item) (n int64) {
 	return n
 }
 
+// network returns the memory of a network of a shape. While fit tries combinations of settings, whose
+// networks come again, it computes each once.
+func (p *Plan) network(f model.Footprint, shape model.Config, o model.PlanOptions) model.Plan {
+	if p.networks == nil {
+		return shape.Plan(f, o)
+	}
+	m, ok := p.networks[o]
+	if !ok {
+		m = shape.Plan(f, o)
+		p.networks[o] = m
+	}
+	return m
+}
+
 // planMemory returns the memory of the models and of their passes.
 func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config) (items []Item) {
 	add := func(name string, n int64) {
@@ -106,7 +120,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	}
 	game, policy := p.Stage.HasCritic(), p.Stage.HasPolicy()
 	if c.Actor.LoRA.On() || game && c.Critic.LoRA.On() {
-		base := shape.Plan(f, model.PlanOptions{Kind: model.LM, Quant: c.LoRABase()})
+		base := p.network(f, shape, model.PlanOptions{Kind: model.LM, Quant: c.LoRABase()})
 		add("base: frozen weights, for all roles", base.Weights)
 		add("base: copy of the weights for fast products", base.Copies)
 	}
@@ -116,7 +130,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	recompute := !c.Actor.Recompute || game && !c.Critic.Recompute
 	part := func(name string, o model.PlanOptions) {
 		o.Forward = max(o.Forward, forward)
-		m := shape.Plan(f, o)
+		m := p.network(f, shape, o)
 		scratch = max(scratch, m.Scratch)
 		parts = append(parts, m)
 		if c.Coach.OwnNotes(p.Stage) > 0 && o.Slots > 0 { // the same weights write notes afterwards
@@ -125,7 +139,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 			parts, others = append(parts, notes), append(others, notes)
 		}
 		o.Recompute = recompute
-		others = append(others, shape.Plan(f, o))
+		others = append(others, p.network(f, shape, o))
 		add(name+": weights", m.Weights)
 		add(name+": copy of the weights for fast products", m.Copies)
 		if !game {
@@ -136,7 +150,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 			o.Ranks = 1
 			items[len(items)-1].Note = fmt.Sprintf(
 				"its part of %s, on %d ranks (trainer.shard_optimizer)",
-				report.Bytes(shape.Plan(f, o).Moments), p.ranks)
+				report.Bytes(p.network(f, shape, o).Moments), p.ranks)
 		}
 		add(name+": key/value cache", m.Cache)
 	}
@@ -152,11 +166,11 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	}
 	student := p.divideStates(c, c.StudentPlan())
 	discriminator := p.divideStates(c, c.DiscriminatorPlan())
-	own := shape.Plan(f, student)
+	own := p.network(f, shape, student)
 	p.actorGradient, p.actorWeights, p.criticGradient, p.criticWeights =
 		own.Gradients, own.Computed, 0, 0
 	if game {
-		own = shape.Plan(f, discriminator)
+		own = p.network(f, shape, discriminator)
 		p.criticGradient, p.criticWeights = own.Gradients, own.Computed
 	}
 	if n := int64(log2(c.Trainer.Shards)); n > 0 {
@@ -166,13 +180,13 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	}
 	student.Tokens, discriminator.Tokens = actorTokens, criticTokens
 	if game { // they learn in turn
-		own, other := shape.Plan(f, c.StudentPlan()).Gradients, shape.Plan(f, discriminator).Gradients
+		own, other := p.network(f, shape, c.StudentPlan()).Gradients, p.network(f, shape, discriminator).Gradients
 		add("gradients: one buffer for student and discriminator", max(own, other))
 		student.Turns = other
 	}
 	if policy && !c.Merges(p.Stage) {
 		student = sampled(student, c.Answers(p.Stage))
-		if lent := shape.Plan(f, student).Lent; lent > 0 && game {
+		if lent := p.network(f, shape, student).Lent; lent > 0 && game {
 			items[len(items)-1].Note = fmt.Sprintf(
 				"while answers are sampled, %s of key/value cache are kept there",
 				report.Bytes(lent))
@@ -270,10 +284,10 @@ func asking(c config.Config, stage config.Stage, o model.PlanOptions) model.Plan
 
 // planHost returns the memory on a GPU's host.
 func (p *Plan) planHost(f model.Footprint, shape model.Config, c config.Config) (items []Item) {
-	if n := shape.Plan(f, p.divideStates(c, c.StudentPlan())).HostMoments; n > 0 {
+	if n := p.network(f, shape, p.divideStates(c, c.StudentPlan())).HostMoments; n > 0 {
 		items = append(items, Item{"actor: optimizer", n, ""})
 	}
-	if n := shape.Plan(f, p.divideStates(c, c.DiscriminatorPlan())).HostMoments; n > 0 &&
+	if n := p.network(f, shape, p.divideStates(c, c.DiscriminatorPlan())).HostMoments; n > 0 &&
 		p.Stage.HasCritic() {
 		items = append(items, Item{"critic: optimizer", n, ""})
 	}

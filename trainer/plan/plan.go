@@ -82,6 +82,7 @@ type Plan struct {
 	footprint model.Footprint
 	shape     model.Config
 	teacher   theirs
+	networks  map[model.PlanOptions]model.Plan // that fit has computed; nil outside of it
 }
 
 // Item is a named number of bytes.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"testing"
 
 	"gad/internal/compute"
 )
@@ -279,7 +280,7 @@ func (s *suite) headSizes() {
 func (s *suite) sampleSizes() {
 	const D = 8
 	most := 1<<22/151936 + 1
-	if s.Slow {
+	if s.Slow || testing.Short() {
 		most = 3
 	}
 	for _, of := range []struct {

@@ -56,8 +56,11 @@ func EachRow(lo, hi int, f func(r int)) {
 // it.
 const Elements = 1 << 22
 
+// Chunk is Elements; tests, whose vocabularies are small, set less.
+var Chunk = Elements
+
 // Rows returns the number of rows of logits that are in memory at a time, at least 1.
-func Rows(vocab int) int { return max(1, Elements/vocab) }
+func Rows(vocab int) int { return max(1, Chunk/vocab) }
 
 // SumApart returns the log of the sum of exponentials of inv*z, and the probability of all tokens
 // but ids, which must ascend. It sums that tail by itself: 1 minus the probability of ids would
