@@ -38,7 +38,7 @@ var concepts = map[string]struct {
 	"data.Set":                {26, 61, "data/set.go"},
 	"cmd/gad.program":         {12, 71, "cmd/gad/main.go: a command is a row of the table"},
 	"trainer/config.Config":   {0, 75, "trainer/config/facts.go"},
-	"trainer/plan.Plan":       {40, 43, "trainer/plan/plan.go"},
+	"trainer/plan.Plan":       {41, 44, "trainer/plan/plan.go"},
 	"apps/collect.Collection": {10, 63, "apps/collect/collect.go"},
 	"internal/jinja.state":    {11, 65, "internal/jinja/jinja.go"},
 	"internal/compute/cpu.Backend": {28, 152,

@@ -160,7 +160,7 @@ func TestDataScore(t *testing.T) {
 	}
 	// A GGUF file is a teacher too; its weights are rounded.
 	gguf := filepath.Join(dir, "teacher.gguf")
-	if err := export.ModelGGUF(vfs.OS, o.Path, gguf, "f16"); err != nil {
+	if _, err := export.ModelGGUF(vfs.OS, o.Path, gguf, "f16"); err != nil {
 		t.Fatal(err)
 	}
 	o.Path = gguf
