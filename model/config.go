@@ -637,15 +637,6 @@ func (c Config) validateLayers(fam architecture.Family) error {
 	return nil
 }
 
-// CheckDevice refuses a model that the backend cannot compute.
-func (c Config) CheckDevice(f Footprint) error {
-	if (c.ScoreCap > 0 || c.LogitCap > 0) && !f.SoftCaps() {
-		return fmt.Errorf(
-			"model: keys \"attn_logit_softcapping\" and \"final_logit_softcapping\": %g and %g: %w on this device: use --device cpu", c.ScoreCap, c.LogitCap, ErrUnsupported)
-	}
-	return nil
-}
-
 // Key decodes into p the value of a key of config.json that Config has no field for, such as
 // "eos_token_id". It reports whether the key is there.
 func (c Config) Key(name string, p any) (bool, error) {

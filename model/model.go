@@ -278,9 +278,6 @@ func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if err := c.CheckDevice(be); err != nil {
-		return nil, err
-	}
 	m := &Model{network: newNetwork(be, c, c.arrange(o.Kind), o), opt: o}
 	if err := checkQuant(be, m.params, o); err != nil {
 		return nil, err

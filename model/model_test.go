@@ -374,30 +374,6 @@ func compareTensors(t *testing.T, m *Model, what, path string,
 	t.Logf("%s: largest relative difference %.2g", what, worst)
 }
 
-// capless is a device without soft caps.
-type capless struct{ compute.Backend }
-
-func (capless) SoftCaps() bool { return false }
-
-// A model with soft caps is refused by its keys on a device that lacks them, and without caps it is
-// not.
-func TestSoftCapsByDevice(t *testing.T) {
-	be := capless{ref.New()}
-	_, err := Load(be, filepath.Join(fixtures, "gemma2"), Options{})
-	if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "softcapping") ||
-		!strings.Contains(err.Error(), "--device cpu") {
-		t.Errorf("%v", err)
-	}
-	if inUse, _ := be.Memory(); inUse != 0 {
-		t.Errorf("%d bytes in use", inUse)
-	}
-	c := tiny("Gemma2")
-	c.ScoreCap, c.LogitCap = 0, 0
-	m, err := New(be, c, Options{})
-	must(t, err)
-	must(t, m.Close())
-}
-
 // Longrope's short factors hold for the original positions, the last one included; a longer
 // sequence, whose positions transformers would all turn by the long factors, is refused.
 func TestLongRopeEnds(t *testing.T) {

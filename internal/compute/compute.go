@@ -180,7 +180,7 @@ type Param struct {
 	// Live, of a head, is the number of rows that are tokens: the first ones; 0: all. The
 	// head's operations read no other row.
 	Live int
-	// Cap, of a head, is the soft cap of its logits, on a backend that has it (SoftCaps); 0: none.
+	// Cap, of a head, is the soft cap of its logits; 0: none.
 	Cap float64
 
 	// Derived is a backend's copy of W for products (packed or narrowed).
@@ -219,7 +219,7 @@ type AttnShape struct {
 	Scale   float64 // usually 1/sqrt(E)
 	// a query sees the last Window tokens of those before it, itself included; 0: all
 	Window int
-	Cap    float64 // soft cap of the scores, on a backend that has it (SoftCaps); 0: none
+	Cap    float64 // soft cap of the scores; 0: none
 }
 
 // First returns the first of n positions that the query at the last of them sees.

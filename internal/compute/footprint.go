@@ -20,8 +20,6 @@ type Footprint interface {
 	// Joined reports whether projections of one input are computed as one product, whose
 	// outputs are columns of one matrix (Linears). Operations take columns only then.
 	Joined() bool
-	// SoftCaps reports whether attention and the head take a Cap.
-	SoftCaps() bool
 	// Overhead returns the number of bytes taken before anything is allocated.
 	Overhead() int64
 }

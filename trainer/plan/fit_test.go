@@ -2,7 +2,6 @@ package plan
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -83,20 +82,6 @@ func TestFitIsTheCheapest(t *testing.T) {
 type needed struct {
 	memory, host int64
 	seconds      float64
-}
-
-// A model that the device cannot compute is refused before a run begins.
-func TestPlanRefusesByDevice(t *testing.T) {
-	c := config.StageDefaults(config.SFT)
-	c.Model.Path = "../../testdata/model/gemma2"
-	c.Data.MaxPrompt, c.Data.MaxResponse = 32, 32
-	_, err := New(nil, cuda.Options{}, 1<<40, nil, c, config.SFT)
-	if !errors.Is(err, model.ErrUnsupported) || !strings.Contains(err.Error(), "softcapping") {
-		t.Errorf("%v", err)
-	}
-	if _, err = New(nil, cpu.Footprint{}, 1<<40, nil, c, config.SFT); err != nil {
-		t.Errorf("on a CPU: %v", err)
-	}
 }
 
 func checkFit(t *testing.T, name string, p *Plan, got *Fit, f model.Footprint, shape model.Config,

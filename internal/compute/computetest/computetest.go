@@ -20,8 +20,8 @@ var ops = map[string]func(s *suite){
 	"Alone": (*suite).promise, "Joined": nil,
 	"Element": (*suite).footprint, "DerivedBytes": nil, "Scratch": nil, "Overhead": nil,
 	"Block":          nil,
-	"DecodeMultiple": nil, "SoftCaps": nil,
-	"Upload": (*suite).transfer, "Download": nil, "Sync": nil, "Close": nil,
+	"DecodeMultiple": nil,
+	"Upload":         (*suite).transfer, "Download": nil, "Sync": nil, "Close": nil,
 	"Repeat": (*suite).repeat, "Zero": (*suite).zero, "Copy": (*suite).copy, "Add": (*suite).add,
 	"Scale": (*suite).scale, "Refresh": (*suite).refresh,
 	"Embed": (*suite).embed, "EmbedGrad": (*suite).embedGrad,
@@ -872,7 +872,7 @@ func (s *suite) attentions(try func(a compute.AttnShape, p compute.Pack)) {
 				if n++; n%every == 0 && !s.long(a, p) {
 					try(a, p)
 				}
-				for _, limit := range caps(s.dev)[1:] {
+				for _, limit := range caps[1:] {
 					if n%5 == 0 {
 						capped := a
 						capped.Cap = limit
@@ -884,13 +884,8 @@ func (s *suite) attentions(try func(a compute.AttnShape, p compute.Pack)) {
 	}
 }
 
-// caps returns soft caps to try: none, and one that most scores and logits feel.
-func caps(dev compute.Backend) []float64 {
-	if dev.SoftCaps() {
-		return []float64{0, 0.9}
-	}
-	return []float64{0}
-}
+// caps are soft caps to try: none, and one that most scores and logits feel.
+var caps = []float64{0, 0.9}
 
 // long reports whether a pack takes an emulated device too long with these heads: tiles are only
 // of wide ones.
@@ -1065,7 +1060,7 @@ func (s *suite) attentionDecode() {
 				if s.Few && i != n%4 {
 					continue
 				}
-				for _, a.Cap = range caps(s.dev) {
+				for _, a.Cap = range caps {
 					s.decodeOf(a, P)
 				}
 				a.Cap = 0
@@ -1241,7 +1236,7 @@ func (s *suite) logProb() {
 		N, R, D, V := shape[0], shape[1], shape[2], shape[3]
 		c := s.sample("N=%d R=%d D=%d V=%d", N, R, D, V)
 		h, w := c.random("h", N*D).narrow(), c.param("w", V, D, false)
-		w.limit = caps(s.dev)[i%len(caps(s.dev))]
+		w.limit = caps[i%len(caps)]
 		rows, targets, inv := s.perm(R, N), s.draws(R, V), 1/0.7
 		logp, ent, lse :=
 			c.unset("logp", R).exact(), c.unset("ent", R).exact(), c.unset("lse", R).exact()
@@ -1294,7 +1289,7 @@ func (s *suite) logProbGrad() {
 			c.factor = 4 // from LogProb's rounded lse, through exp
 			h, w, dlogp :=
 				c.random("h", N*D).narrow(), c.param("w", V, D, grad), c.random("dlogp", R)
-			w.limit = caps(s.dev)[(mode+V)%len(caps(s.dev))]
+			w.limit = caps[(mode+V)%len(caps)]
 			rows, targets, inv := s.perm(R, N), s.draws(R, V), 1/0.7
 			logp, ent, lse := c.unset("logp", R), c.unset("ent", R), c.unset("lse", R)
 			var dent, dh *value

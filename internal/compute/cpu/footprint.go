@@ -97,9 +97,6 @@ func (Footprint) Overhead() int64 { return 0 }
 // DecodeMultiple returns 1: Repeat runs a step as it comes.
 func (Footprint) DecodeMultiple() int { return 1 }
 
-// SoftCaps returns true.
-func (Footprint) SoftCaps() bool { return true }
-
 // Joined returns false: a product's launch costs nothing here, and rows without gaps are read
 // fastest.
 func (Footprint) Joined() bool { return false }

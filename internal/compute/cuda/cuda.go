@@ -141,9 +141,6 @@ func (Options) DecodeMultiple() int { return decodeMultiple }
 
 const decodeMultiple = 16
 
-// SoftCaps returns true: the generic kernels of attention and a pass over logits have them.
-func (Options) SoftCaps() bool { return true }
-
 // Joined returns true: one product of several projections is one launch instead of several, reads
 // their input once, and fills the device better.
 func (Options) Joined() bool { return true }

@@ -146,9 +146,6 @@ func (b *Backend) Overhead() int64 { return 0 }
 // DecodeMultiple returns 1.
 func (b *Backend) DecodeMultiple() int { return 1 }
 
-// SoftCaps returns true.
-func (b *Backend) SoftCaps() bool { return true }
-
 // Joined returns true, so that columns have a specification.
 func (b *Backend) Joined() bool { return true }
 
