@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"gad/internal/hostile"
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
 )
@@ -413,6 +414,9 @@ func TestKeptRowsSurviveFaults(t *testing.T) {
 	path := keptData(t, t.TempDir(), nil)
 	want := pass(t, path, EncodeOptions{}, nil)
 	for at := 1; ; at++ {
+		if !hostile.InTurn(at, 0, 3) {
+			continue
+		}
 		dir := filepath.Join(t.TempDir(), "cache")
 		faults := vfstest.NewError(vfs.OS, at, true)
 		p := pass(t, path, EncodeOptions{Keep: Keep{FS: faults, Dir: dir, Encoder: "bytes"}}, nil)
@@ -478,6 +482,9 @@ func TestKeptRowsAreBounded(t *testing.T) {
 
 // A set whose rows are kept holds next to nothing for each of them, also after many were read.
 func TestKeptRowsHoldNoMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: left out with -short")
+	}
 	held := func(n int) (bytes int64) {
 		var b strings.Builder
 		for i := range n {

@@ -37,6 +37,9 @@ func leveled(t *testing.T, more ...string) []string {
 func TestChoiceChangesNoBit(t *testing.T) {
 	be := ready(t)
 	for _, stage := range []config.Stage{config.SFT, config.Train, config.DPO} {
+		if testing.Short() && stage != config.SFT {
+			continue
+		}
 		t.Run(string(stage), func(t *testing.T) {
 			overrides := leveled(t, sharded("trainer.total_steps=6",
 				"data.where=level != 3")...)

@@ -203,6 +203,9 @@ func TestCoachResumes(t *testing.T) {
 	for _, c := range [][]string{{cpu.F32}, {cpu.BF16, "teacher.loss=exact", "coach.plain=0.25"},
 		{cpu.F32, "actor.lora.rank=4", "coach.plain=0.5"},
 		append([]string{cpu.F32, "actor.lora.rank=4", "rollout.merged=true"}, ownCoach()...)} {
+		if testing.Short() && len(c) > 1 {
+			continue
+		}
 		be, err := cpu.New(cpu.Options{Workers: 1, Precision: c[0]})
 		if err != nil {
 			t.Fatal(err)

@@ -80,7 +80,7 @@ func TestOPDLearns(t *testing.T) {
 	}
 	for i, loss := range []string{"exact teacher.beta=0", "exact teacher.beta=0.5",
 		"exact teacher.beta=1", "topk teacher.top_k=8"} {
-		if !hostile.Long() && i < 3 {
+		if !hostile.Long() && i < 3 || testing.Short() {
 			continue
 		}
 		all := finished(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "exact"),

@@ -28,7 +28,7 @@ func TestRun(t *testing.T) {
 		t.Skip("measures memory's bandwidth")
 	}
 	r, err := Run(Options{Open: open, Name: "tiny", Config: tiny, Load: tinyLoad,
-		Budget: 4 * time.Second})
+		Budget: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,10 +124,13 @@ func TestRun(t *testing.T) {
 
 // With LoRA the stages train adapters on one base: less work and less memory.
 func TestRunLoRA(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: left out with -short")
+	}
 	stages := func(rank int) []Stage {
 		load := tinyLoad
 		load.Rank = rank
-		for budget := 2 * time.Second; ; budget *= 2 {
+		for budget := time.Second / 2; ; budget *= 2 {
 			r, err := Run(Options{Open: open, Name: "tiny", Config: tiny, Load: load,
 				What: []string{"stages"}, Budget: budget})
 			if err != nil {

@@ -50,7 +50,7 @@ func noErrors(t *testing.T, errs []error) {
 func TestSumIsATree(t *testing.T) {
 	for _, ranks := range []int{1, 2, 4, 8} {
 		for _, n := range []int{0, 1, 2, 3, 7, 64, 1001, 2<<20 + 5} {
-			if n > 2000 && (ranks > 4 || ranks < 4 && !hostile.Long()) {
+			if n > 2000 && (ranks > 4 || ranks < 4 && !hostile.Long() || testing.Short()) {
 				continue
 			}
 			want := make([]float32, n)
@@ -440,6 +440,9 @@ func TestRanksAreAPowerOfTwo(t *testing.T) {
 func TestSumParts(t *testing.T) {
 	for _, ranks := range []int{1, 2, 4, 8} {
 		for _, n := range []int{0, 5, 1001, 1<<20 + 77} {
+			if n > 2000 && (ranks != 4 && !hostile.Long() || testing.Short()) {
+				continue
+			}
 			cuts := make([]int, ranks+1) // none, or more and more
 			for i := range cuts {
 				cuts[i] = n * i * (i / 2) / (ranks * max(1, ranks/2))

@@ -55,6 +55,9 @@ func TestLimits(t *testing.T) {
 		{"both", endpoint.Options{RequestsPerMinute: 3000, TokensPerMinute: 30000}, false},
 		{"headers", endpoint.Options{}, true},
 	} {
+		if testing.Short() && x.name != "both" {
+			continue
+		}
 		t.Run(x.name, func(t *testing.T) {
 			s := &endpointtest.Server{RequestsPerMinute: 3000, TokensPerMinute: 30000,
 				Headers: x.headers}

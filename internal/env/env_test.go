@@ -449,7 +449,7 @@ func TestNoEnvironment(t *testing.T) {
 		`echo '{"name":"x","version":1}'; sleep 9`:              `"{\"name\":\"x\",\"version\":1}" is no hello` + want,
 		`echo '{"name":"","version":1,"episodes":1}'; sleep 9`:  `"{\"name\":\"\",\"version\":1,\"episodes\":1}" is no hello` + want,
 		"echo hello; sleep 9":                                   `"hello" is not JSON: print one JSON object a line; messages for people go to standard error` + want,
-		"cat /dev/zero":                                         "no hello within 2s",
+		"head -c 50000000 /dev/zero; sleep 60":                  "no hello within 2s",
 		"yes":                                                   `"y" is not JSON: print one JSON object a line; messages for people go to standard error` + want,
 		"sleep 60":                                              "no hello within 2s",
 		"trap '' TERM HUP; sleep 60 & sleep 60":                 "no hello within 2s",

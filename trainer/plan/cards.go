@@ -80,7 +80,7 @@ func card(f model.Footprint, shape model.Config, c config.Config, free int64) st
 		return fmt.Sprintf("no: %s", gb(fit.memory))
 	}
 	p.choose(f, shape, fit.config)
-	fit.memory = Total(p.planMemory(f, shape, fit.config))
+	fit.memory = Total(p.planMemory(networksOf(f, shape), fit.config))
 	text := "**" + gb(fit.memory) + "**"
 	for i, choice := range fit.takenChoices() {
 		text += map[bool]string{true: ": ", false: ", "}[i == 0] + choice.short

@@ -26,7 +26,7 @@ func TestThoughts(t *testing.T) {
 		p := Plan{Stage: config.Train, PromptMean: 128, AnswerMean: float64(c.MaxAnswer(config.Train)),
 			chunks: c.Chunks(config.Train), lastOnly: true}
 		var kept int64
-		items := p.planMemory(cpu.Footprint{}, shape, c)
+		items := p.planMemory(networksOf(cpu.Footprint{}, shape), c)
 		for _, x := range items {
 			if strings.HasSuffix(x.Name, "key/value cache") {
 				kept += x.Bytes

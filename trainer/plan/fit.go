@@ -256,8 +256,6 @@ func (p *Plan) combine(pace pace, dims []dimension, c config.Config, at []int) c
 // fit returns the cheapest combination that fits, by trying all in the order of their cost. exact
 // keeps moments in float32.
 func (p *Plan) fit(f model.Footprint, shape model.Config, c config.Config, exact bool) *Fit {
-	p.networks = map[model.PlanOptions]model.Plan{}
-	defer func() { p.networks = nil }()
 	dims, pace := p.dimensions(f, shape, c, exact), newPace(f, shape, c)
 	var all []combination
 	smallest := make([]int, len(dims))
@@ -272,8 +270,9 @@ func (p *Plan) fit(f model.Footprint, shape model.Config, c config.Config, exact
 			cmp.Compare(a.added, b.added))
 	})
 	fit := &Fit{Tried: len(all), free: p.MemoryFree, rates: pace.rates}
+	known := networksOf(f, shape)
 	needs := func(x combination) (memory, host int64) {
-		return Total(p.planMemory(f, shape, x.config)), Total(p.planHost(f, shape, x.config))
+		return Total(p.planMemory(known, x.config)), Total(p.planHost(known, x.config))
 	}
 	// The smallest combination, without settings that do not make it smaller.
 	chosen := p.combine(pace, dims, c, smallest)

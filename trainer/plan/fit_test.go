@@ -96,7 +96,8 @@ func checkFit(t *testing.T, name string, p *Plan, got *Fit, f model.Footprint, s
 		if err := x.Load("", set...); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		n := needed{Total(p.planMemory(f, shape, x)), Total(p.planHost(f, shape, x)),
+		own := networksOf(f, shape)
+		n := needed{Total(p.planMemory(own, x)), Total(p.planHost(own, x)),
 			newPace(f, shape, x).step(p, x)}
 		known[key] = n
 		return n.memory, n.host, n.seconds
@@ -251,7 +252,7 @@ func TestPlanOfGradients(t *testing.T) {
 		p := cardPlan(c, 0)
 		p.Stage = stage
 		m := map[string]int64{}
-		for _, i := range p.planMemory(f, shape, c) {
+		for _, i := range p.planMemory(networksOf(f, shape), c) {
 			m[i.Name] = i.Bytes
 		}
 		return m

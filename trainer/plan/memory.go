@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"reflect"
 	"slices"
 
 	"gad/internal/compute"
@@ -20,7 +21,7 @@ import (
 func Need(f model.Footprint, shape model.Config, c config.Config, stage config.Stage,
 	ranks int) int64 {
 	p := longestRun(c, stage, ranks)
-	return Total(p.planMemory(f, shape, c))
+	return Total(p.planMemory(networksOf(f, shape), c))
 }
 
 // longestRun returns a plan whose prompts and answers have their largest lengths.
@@ -68,7 +69,7 @@ func (p *Plan) choose(f model.Footprint, shape model.Config, c config.Config) {
 	p.together = model.Together(f, answers, func(n int) bool {
 		needs := func(c config.Config) int64 {
 			c.Rollout.MaxNumSeqs = n
-			return Total(p.planMemory(f, shape, c))
+			return Total(p.planMemory(networksOf(f, shape), c))
 		}
 		most := int64((1 - planError) * float64(p.MemoryFree))
 		return needs(c) <= most && (len(c.Data.ValFiles) == 0 || needs(validation) <= most)
@@ -97,22 +98,35 @@ func Total(items []Item) (n int64) {
 	return n
 }
 
-// network returns the memory of a network of a shape. While fit tries combinations of settings, whose
-// networks come again, it computes each once.
-func (p *Plan) network(f model.Footprint, shape model.Config, o model.PlanOptions) model.Plan {
-	if p.networks == nil {
-		return shape.Plan(f, o)
+// networks computes the memory of networks on one device: of one shape each network once, since fit
+// tries combinations of settings in which networks come again.
+type networks struct {
+	f     model.Footprint
+	shape model.Config
+	known map[model.PlanOptions]model.Plan
+}
+
+// networksOf returns the networks of a shape.
+func networksOf(f model.Footprint, shape model.Config) networks {
+	return networks{f, shape, map[model.PlanOptions]model.Plan{}}
+}
+
+// plan returns the memory of a network.
+func (n networks) plan(shape model.Config, o model.PlanOptions) model.Plan {
+	if !reflect.DeepEqual(shape, n.shape) { // a teacher's
+		return shape.Plan(n.f, o)
 	}
-	m, ok := p.networks[o]
+	m, ok := n.known[o]
 	if !ok {
-		m = shape.Plan(f, o)
-		p.networks[o] = m
+		m = shape.Plan(n.f, o)
+		n.known[o] = m
 	}
 	return m
 }
 
 // planMemory returns the memory of the models and of their passes.
-func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config) (items []Item) {
+func (p *Plan) planMemory(known networks, c config.Config) (items []Item) {
+	f, shape := known.f, known.shape
 	add := func(name string, n int64) {
 		if n > 0 {
 			items = append(items, Item{name, n, ""})
@@ -120,7 +134,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	}
 	game, policy := p.Stage.HasCritic(), p.Stage.HasPolicy()
 	if c.Actor.LoRA.On() || game && c.Critic.LoRA.On() {
-		base := p.network(f, shape, model.PlanOptions{Kind: model.LM, Quant: c.LoRABase()})
+		base := known.plan(shape, model.PlanOptions{Kind: model.LM, Quant: c.LoRABase()})
 		add("base: frozen weights, for all roles", base.Weights)
 		add("base: copy of the weights for fast products", base.Copies)
 	}
@@ -130,7 +144,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	recompute := !c.Actor.Recompute || game && !c.Critic.Recompute
 	part := func(name string, o model.PlanOptions) {
 		o.Forward = max(o.Forward, forward)
-		m := p.network(f, shape, o)
+		m := known.plan(shape, o)
 		scratch = max(scratch, m.Scratch)
 		parts = append(parts, m)
 		if c.Coach.OwnNotes(p.Stage) > 0 && o.Slots > 0 { // the same weights write notes afterwards
@@ -139,7 +153,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 			parts, others = append(parts, notes), append(others, notes)
 		}
 		o.Recompute = recompute
-		others = append(others, p.network(f, shape, o))
+		others = append(others, known.plan(shape, o))
 		add(name+": weights", m.Weights)
 		add(name+": copy of the weights for fast products", m.Copies)
 		if !game {
@@ -150,7 +164,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 			o.Ranks = 1
 			items[len(items)-1].Note = fmt.Sprintf(
 				"its part of %s, on %d ranks (trainer.shard_optimizer)",
-				report.Bytes(p.network(f, shape, o).Moments), p.ranks)
+				report.Bytes(known.plan(shape, o).Moments), p.ranks)
 		}
 		add(name+": key/value cache", m.Cache)
 	}
@@ -166,11 +180,11 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	}
 	student := p.divideStates(c, c.StudentPlan())
 	discriminator := p.divideStates(c, c.DiscriminatorPlan())
-	own := p.network(f, shape, student)
+	own := known.plan(shape, student)
 	p.actorGradient, p.actorWeights, p.criticGradient, p.criticWeights =
 		own.Gradients, own.Computed, 0, 0
 	if game {
-		own = p.network(f, shape, discriminator)
+		own = known.plan(shape, discriminator)
 		p.criticGradient, p.criticWeights = own.Gradients, own.Computed
 	}
 	if n := int64(log2(c.Trainer.Shards)); n > 0 {
@@ -180,13 +194,14 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	}
 	student.Tokens, discriminator.Tokens = actorTokens, criticTokens
 	if game { // they learn in turn
-		own, other := p.network(f, shape, c.StudentPlan()).Gradients, p.network(f, shape, discriminator).Gradients
+		own := known.plan(shape, c.StudentPlan()).Gradients
+		other := known.plan(shape, discriminator).Gradients
 		add("gradients: one buffer for student and discriminator", max(own, other))
 		student.Turns = other
 	}
 	if policy && !c.Merges(p.Stage) {
 		student = sampled(student, c.Answers(p.Stage))
-		if lent := p.network(f, shape, student).Lent; lent > 0 && game {
+		if lent := known.plan(shape, student).Lent; lent > 0 && game {
 			items[len(items)-1].Note = fmt.Sprintf(
 				"while answers are sampled, %s of key/value cache are kept there",
 				report.Bytes(lent))
@@ -283,11 +298,11 @@ func asking(c config.Config, stage config.Stage, o model.PlanOptions) model.Plan
 }
 
 // planHost returns the memory on a GPU's host.
-func (p *Plan) planHost(f model.Footprint, shape model.Config, c config.Config) (items []Item) {
-	if n := p.network(f, shape, p.divideStates(c, c.StudentPlan())).HostMoments; n > 0 {
+func (p *Plan) planHost(known networks, c config.Config) (items []Item) {
+	if n := known.plan(known.shape, p.divideStates(c, c.StudentPlan())).HostMoments; n > 0 {
 		items = append(items, Item{"actor: optimizer", n, ""})
 	}
-	if n := p.network(f, shape, p.divideStates(c, c.DiscriminatorPlan())).HostMoments; n > 0 &&
+	if n := known.plan(known.shape, p.divideStates(c, c.DiscriminatorPlan())).HostMoments; n > 0 &&
 		p.Stage.HasCritic() {
 		items = append(items, Item{"critic: optimizer", n, ""})
 	}

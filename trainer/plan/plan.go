@@ -82,7 +82,6 @@ type Plan struct {
 	footprint model.Footprint
 	shape     model.Config
 	teacher   theirs
-	networks  map[model.PlanOptions]model.Plan // that fit has computed; nil outside of it
 }
 
 // Item is a named number of bytes.
@@ -359,7 +358,8 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 
 // setMemory sets the memory of a run of c, on device and host.
 func (p *Plan) setMemory(f model.Footprint, shape model.Config, c config.Config) {
-	p.Memory, p.Host = p.planMemory(f, shape, c), p.planHost(f, shape, c)
+	known := networksOf(f, shape)
+	p.Memory, p.Host = p.planMemory(known, c), p.planHost(known, c)
 }
 
 // tooLarge reports whether memory of device or host does not suffice.

@@ -60,7 +60,7 @@ func (p *Plan) suggestSlots(r *predictor) error {
 		defer func() { r.c.Rollout.MaxNumSeqs = given }()
 		for n := 2 * given; n <= min(mostAtATime, x.Prompts*x.Students); n *= 2 {
 			r.c.Rollout.MaxNumSeqs = n
-			needs := Total(p.planMemory(p.footprint, p.shape, r.c))
+			needs := Total(p.planMemory(networksOf(p.footprint, p.shape), r.c))
 			if p.MemoryFree > 0 && needs > p.MemoryFree {
 				break
 			}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"gad/internal/hostile"
 )
 
 var poolRuns = flag.Int("poolruns", 40000, "runs of TestPoolEnds for each number of threads")
@@ -18,7 +20,7 @@ var poolRuns = flag.Int("poolruns", 40000, "runs of TestPoolEnds for each number
 func TestPoolSleep(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))))
 	rounds := *poolRuns / 8
-	if testing.Short() {
+	if !hostile.Long() {
 		rounds /= 4
 	}
 	p := newPool(1, 0)

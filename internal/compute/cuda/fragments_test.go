@@ -501,6 +501,9 @@ func TestDecodeOrder(t *testing.T) {
 // than a tile, against float64. q, k and v are columns of one matrix, and so are their
 // gradients.
 func TestAttentionPTX(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: left out with -short")
+	}
 	for _, c := range []struct{ E, dkvRows, fwd, dkv, dq int }{{64, 128, 40960, 66560, 65536},
 		{128, 64, 81920, 99328, 98304}} {
 		const H, K, N = 2, 1, 133

@@ -204,6 +204,9 @@ func TestPrefixesChangeNoBit(t *testing.T) {
 	if !hostile.Long() {
 		requests = 40
 	}
+	if testing.Short() {
+		requests = 20
+	}
 	tight := model.EngineOptions{Slots: 3, PageTokens: 4, Pages: pages.Count(longest, 4) + 9, Admit: 7}
 	options := []model.EngineOptions{
 		tight,
