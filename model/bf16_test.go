@@ -88,7 +88,7 @@ func TestBF16(t *testing.T) {
 					"%s kind %v: furthest result %.2g of %.3g; least cosine of a gradient 1 - %.2g",
 					arch, kind, worst, largest, 1-least)
 				tol := 0.02
-				if c.Conv != nil { // products of three activations
+				if c.Mixer.Layers != nil { // products of three activations
 					tol = 0.04
 				}
 				if !(worst <= tol*largest) || worst == 0 {

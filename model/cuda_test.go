@@ -214,7 +214,7 @@ func againstCPU(t *testing.T, c Config, precision string, recompute bool) {
 		must(t, want.Close())
 	}
 	t.Logf("recompute %v: furthest log-probability %.2g, entropy %.2g, score %.2g; least cosine of a gradient 1 - %.2g", recompute, worst.logp, worst.ent, worst.score, 1-worst.cos)
-	if c.Conv != nil { // products of three rounded activations
+	if c.Mixer.Layers != nil { // products of three rounded activations
 		tol *= 1.5
 	}
 	// Scores here are up to 5, of which bfloat16 has 0.02 as its last place; thirteen are compared.

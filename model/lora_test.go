@@ -324,7 +324,7 @@ func againstPeft(t *testing.T, be compute.Backend) {
 				}
 				t.Logf("%s largest relative difference %.2g", what, worst)
 				tol := 1e-5
-				if m.cfg.Conv != nil { // float32's roundings of products of three activations
+				if m.cfg.Mixer.Layers != nil { // float32's roundings of products of three activations
 					tol = 2e-5
 				}
 				if !(worst <= tol) {

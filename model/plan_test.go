@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"gad/internal/compute"
 	"gad/internal/compute/cuda"
 	"gad/internal/compute/ref"
 	"gad/model/internal/files"
@@ -98,7 +99,7 @@ func TestPlanOfLentCache(t *testing.T) {
 		{0, 3, 1 << 20, 3 * 2 << 20},
 		{0, 3, 1<<20 + 1, 3 * 4 << 20},
 	} {
-		if got := cacheBytes(f, c.room, slices.Repeat([]int{c.n}, c.caches)); got != c.want {
+		if got := cacheBytes(f, c.room, slices.Repeat([]elements{{compute.Narrow, c.n}}, c.caches)); got != c.want {
 			t.Errorf("%d caches of %d in a buffer of %d: %d bytes beside it, want %d", c.caches,
 				c.n, c.room, got, c.want)
 		}

@@ -429,6 +429,12 @@ type Backend interface {
 	// SwiGLUGrad. With s = gelu(x)/x, gelu'(x) = s*(1 + x*(1-s)*2c*(1 + 3*0.044715*x²)).
 	GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF Tensor)
 
+	// GLU: y = sigmoid(gate)*up, sigmoid(x) = 1/(1+exp(-x)) (arXiv 1612.08083). Memory as SwiGLU.
+	GLU(yNF, gateNF, upNF Tensor)
+	// GLUGrad: with s = sigmoid(gate), dgate = dy*up*s*(1-s), dup = dy*s, and y again; all else as
+	// SwiGLUGrad.
+	GLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF Tensor)
+
 	// LogProb, for the rows of h that rows selects, in chunks of the vocabulary so
 	// that no [R,V] matrix is kept, here and below with V = w.Vocab():
 	//   x_v = Σ_d h[rows[r],d]*w.W[v,d], with a w.Cap Cap*tanh(x_v/Cap) of it

@@ -204,6 +204,18 @@ func (b *observed) SwiGLUGrad(y, dgate, dup, dy, gate, up Tensor) {
 	b.o.After()
 }
 
+func (b *observed) GLU(y, gate, up Tensor) {
+	b.o.Before("GLU", b.e.Gated(y.Len()))
+	b.Backend.GLU(y, gate, up)
+	b.o.After()
+}
+
+func (b *observed) GLUGrad(y, dgate, dup, dy, gate, up Tensor) {
+	b.o.Before("GLUGrad", b.e.GatedGrad(dy.Len()))
+	b.Backend.GLUGrad(y, dgate, dup, dy, gate, up)
+	b.o.After()
+}
+
 func (b *observed) GeGLU(y, gate, up Tensor) {
 	b.o.Before("GeGLU", b.e.Gated(y.Len()))
 	b.Backend.GeGLU(y, gate, up)

@@ -202,7 +202,7 @@ func checkSupported(c model.Config) error {
 			"")
 	case rope == "yarn" && f.arch == "gemma3":
 		return refuse("rope type yarn", "llama.cpp would scale the layers with a window too", "")
-	case f.arch == "lfm2" && c.Taps == 1:
+	case f.arch == "lfm2" && c.Mixer.Taps == 1:
 		return refuse("conv_L_cache 1", "llama.cpp takes 2 or more", "")
 	case (f.arch == "qwen2" || f.arch == "olmo2" || f.arch == "lfm2") && c.Heads*c.HeadDim != c.Hidden:
 		return refuse(fmt.Sprintf("head_dim %d with %d heads and hidden_size %d", c.HeadDim,
@@ -277,7 +277,7 @@ func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]g
 	of("attention.head_count", c.Heads)
 	if heads := kvHeads(c); heads != nil {
 		add(arch+".attention.head_count_kv", heads)
-		of("shortconv.l_cache", max(c.Taps, 2))
+		of("shortconv.l_cache", max(c.Mixer.Taps, 2))
 	} else {
 		of("attention.head_count_kv", c.KVHeads)
 	}
@@ -443,7 +443,7 @@ func kvHeads(c model.Config) (heads []int32) {
 	}
 	for i := range c.Layers {
 		n := int32(c.KVHeads)
-		if c.Conv != nil && c.Conv[i] {
+		if c.Mixer.Layers != nil && c.Mixer.Layers[i] {
 			n = 0
 		}
 		heads = append(heads, n)

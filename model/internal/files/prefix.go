@@ -65,15 +65,17 @@ func (p prefixed) Names() (names []string) {
 }
 
 // textOf has, by model_type of a model that also reads images, the model_type of its text part.
-var textOf = map[string][]string{"mistral3": {"ministral3", "mistral"}}
+var textOf = map[string][]string{"mistral3": {"ministral3", "mistral"},
+	"qwen3_5": {"qwen3_5_text"}}
 
-// visual are the parts of such models that a language model does without.
-var visual = []string{"vision_tower.", "multi_modal_projector."}
+// others are the parts of released folders that a language model does without: those that read
+// images, and layers that draft the tokens behind the next (Qwen3.5's mtp).
+var others = []string{"vision_tower.", "multi_modal_projector.", "visual.", "mtp."}
 
-// Visual reports whether a tensor belongs to the part of a model that reads images, which is left.
-func Visual(name string) bool {
+// Left reports whether a tensor belongs to another part than the language model, which is not read.
+func Left(name string) bool {
 	name = strings.TrimPrefix(name, bareOf)
-	return slices.ContainsFunc(visual, func(part string) bool {
+	return slices.ContainsFunc(others, func(part string) bool {
 		return strings.HasPrefix(name, part)
 	})
 }

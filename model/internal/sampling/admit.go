@@ -18,7 +18,8 @@ type cachedPrompt struct {
 	// position of the next token to compute; earlier ones are computed, or in the running step
 	at   int
 	echo []Token // for Request.Echo
-	// row of the last token's output in Engine.promptH; -1 once all samples have started
+	// row of the last token's output in Engine.promptH, and of the prompt's states; -1 once all
+	// samples have started
 	row     int
 	started int // samples started
 	left    int // samples not yet ended
@@ -57,7 +58,7 @@ func (e *Engine) admit() error {
 		}
 	}
 	for _, h := range e.promptOnly {
-		e.endStarts(h)
+		e.drop(h)
 		h.left = 0
 		e.release(h)
 		for s := range h.r.N {
@@ -160,8 +161,12 @@ func (e *Engine) newSample(h *cachedPrompt, own int) *sample {
 	if n := len(e.idle); n > 0 {
 		sm, e.idle = e.idle[n-1], e.idle[:n-1]
 	}
+	row := h.row // the last sample takes the prompt's
+	if h.started+1 < h.r.N {
+		row = e.takeRow()
+	}
 	*sm = sample{
-		prompt: h, s: h.started, own: e.takePages(sm.own[:0], own), table: sm.table[:0],
+		prompt: h, s: h.started, row: row, own: e.takePages(sm.own[:0], own), table: sm.table[:0],
 		ids: slices.Grow(sm.ids[:0], h.r.limit()), logp: slices.Grow(sm.logp[:0], h.r.limit()),
 	}
 	return sm
@@ -205,8 +210,7 @@ func (e *Engine) startPrompt(r *Request, own int) bool {
 		}
 	}
 	h.at = h.from
-	h.row = e.freeRow[len(e.freeRow)-1]
-	e.freeRow = e.freeRow[:len(e.freeRow)-1]
+	h.row = e.takeRow()
 	e.found += h.from
 	if r.Found != nil {
 		r.Found(h.from)
@@ -240,7 +244,7 @@ func (e *Engine) fail(short error) error {
 	if h.r.Failed == nil {
 		return short
 	}
-	e.endStarts(h)
+	e.drop(h)
 	e.release(h)
 	e.popQueue()
 	h.r.Failed(short)
@@ -281,6 +285,7 @@ func (e *Engine) prefillPack(chunks []promptChunk) error {
 		for x, slot := range s.slots {
 			p.add(ids[x], x, slot)
 		}
+		p.end(-1, s.prompt.row)
 		ends[i] = len(p.IDs)
 	}
 	for i, s := range chunks {
@@ -296,6 +301,7 @@ func (e *Engine) prefillPack(chunks []promptChunk) error {
 			p.add(s.prompt.r.Prompt[x], x, slot)
 			p.read(s.prompt.pages, x+1)
 		}
+		p.end(s.prompt.row, s.prompt.row)
 		ends[i] = len(p.IDs)
 	}
 	hND, err := e.m.Prefill(whole, p)

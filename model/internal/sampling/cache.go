@@ -13,13 +13,13 @@ import (
 func (e *Engine) allocate() error {
 	m := &e.m
 	e.promptH = m.Workspace.Get("outputs at prompts' ends [P,D]", compute.Narrow,
-		(e.o.Slots+1)*m.Head.Cols)
+		pages.States(e.o.Slots)*m.Head.Cols)
 	e.firstH = m.Workspace.Get("outputs before first tokens [R,D]", compute.Narrow,
 		e.o.Slots*m.Head.Cols)
 	for i := range e.o.Pages { // takePages takes from the end, so a sample's pages are adjacent
 		e.free = append(e.free, int32(i))
 	}
-	for i := e.o.Slots; i >= 0; i-- {
+	for i := pages.States(e.o.Slots) - 1; i >= 0; i-- {
 		e.freeRow = append(e.freeRow, i)
 	}
 	return m.Workspace.Take()
@@ -50,8 +50,11 @@ func (e *Engine) copyPage(to, from int32, n int) {
 }
 
 // share sets a sample's page table: the prompt's full pages, then its own, of which the first
-// begins with a copy of the prompt's partly filled page.
+// begins with a copy of the prompt's partly filled page. Its states are the prompt's.
 func (e *Engine) share(sm *sample) {
+	if sm.row != sm.prompt.row {
+		e.m.Fork(sm.row, sm.prompt.row)
+	}
 	n, pt := len(sm.prompt.r.Prompt), e.o.PageTokens
 	full := n / pt
 	sm.table = append(append(sm.table, sm.prompt.pages[:full]...), sm.own...)
@@ -62,13 +65,27 @@ func (e *Engine) share(sm *sample) {
 	e.copyPage(sm.own[0], sm.prompt.pages[full], part)
 }
 
-// endStarts frees the resources that a prompt needs only until all its samples have started: its
-// row of promptH, and its partly filled last page.
+// takeRow takes a free row of promptH and of the states.
+func (e *Engine) takeRow() int {
+	row := e.freeRow[len(e.freeRow)-1]
+	e.freeRow = e.freeRow[:len(e.freeRow)-1]
+	return row
+}
+
+// drop frees the resources of a prompt whose last sample will not start.
+func (e *Engine) drop(r *cachedPrompt) {
+	if r.row >= 0 {
+		e.freeRow = append(e.freeRow, r.row)
+	}
+	e.endStarts(r)
+}
+
+// endStarts frees the partly filled last page of a prompt, which it needs only until all its samples
+// have started. Its row is the last one's.
 func (e *Engine) endStarts(r *cachedPrompt) {
 	if r.row < 0 {
 		return
 	}
-	e.freeRow = append(e.freeRow, r.row)
 	r.row = -1
 	if len(r.r.Prompt)%e.o.PageTokens != 0 {
 		end := len(r.pages) - 1
