@@ -20,16 +20,16 @@ type States struct {
 	To []int32
 }
 
-// Before returns the slot of the state before segment n, and -1 for none.
-func (st States) Before(n int) int {
+// Source returns the slot of the state before segment n, and -1 for none.
+func (st States) Source(n int) int {
 	if st.From == nil {
 		return -1
 	}
 	return int(st.From[n])
 }
 
-// Behind returns the slot for the state behind segment n, and -1 for none.
-func (st States) Behind(n int) int {
+// Target returns the slot for the state behind segment n, and -1 for none.
+func (st States) Target(n int) int {
 	if st.To == nil {
 		return -1
 	}
@@ -83,7 +83,7 @@ func (st States) Back(p Pack, J int) (back, behind []int32) {
 	before := make([]int32, J-1) // J-1 rows before a segment, and then those of its tokens
 	for n := range p.Segments() {
 		for j := range before[:J-1] {
-			switch from := st.Before(n); {
+			switch from := st.Source(n); {
 			case p.Branched(n):
 				before[j] = behind[int(p.Parent[n])*(J-1)+j]
 			case from >= 0:

@@ -221,7 +221,7 @@ func (b *Backend) SiLUConv(yND, xND compute.Tensor, w *compute.Param, p compute.
 		}
 	})
 	for n := range p.Segments() {
-		to := st.Behind(n)
+		to := st.Target(n)
 		for j := 0; j < J-1 && to >= 0; j++ { // a slot that is read too: from later rows
 			row := b.u[(to*(J-1)+j)*D:][:D]
 			if m := behind[n*(J-1)+j]; m == -1 {

@@ -122,7 +122,7 @@ func (r *deltaRule) forward(o []float64, p compute.Pack, st compute.States) (all
 	ends := make([][][]float64, p.Segments()) // by segment and value head: the state behind it
 	for n := range ends {
 		g := p.Segment(n)
-		before := slotOf64(st, st.Before(n), H*size)
+		before := slotOf64(st, st.Source(n), H*size)
 		for h := range H {
 			S := before[h*size : (h+1)*size]
 			if p.Branched(n) {
@@ -135,7 +135,7 @@ func (r *deltaRule) forward(o []float64, p compute.Pack, st compute.States) (all
 			}
 			ends[n] = append(ends[n], S)
 		}
-		if to := st.Behind(n); to >= 0 {
+		if to := st.Target(n); to >= 0 {
 			for h, S := range ends[n] {
 				bits := f32("GatedDelta", "states", st.Rows, st.Rows.Len())[2*(to*H+h)*size:]
 				for i, v := range S {

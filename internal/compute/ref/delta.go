@@ -21,14 +21,14 @@ func convRows(x []float64, p compute.Pack, st compute.States, D, J int,
 	behind := make([][]float64, p.Segments())
 	for n := range behind {
 		g := p.Segment(n)
-		before := slotOf(st, st.Before(n), (J-1)*D)
+		before := slotOf(st, st.Source(n), (J-1)*D)
 		if p.Branched(n) {
 			before = behind[p.Parent[n]]
 		}
 		rows := append(append([]float64(nil), before...), x[g.First*D:(g.First+g.Len)*D]...)
 		behind[n] = rows[g.Len*D:]
 		fn(g.First, rows)
-		if to := st.Behind(n); to >= 0 {
+		if to := st.Target(n); to >= 0 {
 			copy(slotOf(st, to, (J-1)*D), behind[n])
 		}
 	}
@@ -173,7 +173,7 @@ func (r *deltaRule) forward(o []float64, p compute.Pack, st compute.States) (all
 	ends := make([][][]float64, p.Segments()) // by segment and value head: the state behind it
 	for n := range ends {
 		g := p.Segment(n)
-		before := slotOf(st, st.Before(n), H*size)
+		before := slotOf(st, st.Source(n), H*size)
 		for h := range H {
 			S := before[h*size : (h+1)*size]
 			if p.Branched(n) {
@@ -186,7 +186,7 @@ func (r *deltaRule) forward(o []float64, p compute.Pack, st compute.States) (all
 			}
 			ends[n] = append(ends[n], S)
 		}
-		if to := st.Behind(n); to >= 0 {
+		if to := st.Target(n); to >= 0 {
 			for h, S := range ends[n] {
 				copy(slotOf(st, to, H*size)[h*size:], S)
 			}
