@@ -58,9 +58,7 @@ func TestAdapt(t *testing.T) {
 				of := layout{blocks: base.blocks[i : i+1], family: base.family}
 				want += len(of.peftModules(l))
 				for _, target := range l.targets() {
-					if base.blocks[i].weight(target) != nil {
-						want++
-					}
+					want += len(base.blocks[i].weights(target))
 				}
 			}
 			if len(lm.Params()) != want ||

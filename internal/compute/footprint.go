@@ -22,6 +22,9 @@ type Footprint interface {
 	Joined() bool
 	// SoftCaps reports whether attention and the head take a Cap.
 	SoftCaps() bool
+	// DeltaState returns the number of elements, Wide, that GatedDelta keeps of a sequence; 0 says
+	// that the backend has no gated delta rule and no SiLUConv.
+	DeltaState(s DeltaShape) int
 	// Overhead returns the number of bytes taken before anything is allocated.
 	Overhead() int64
 }
@@ -39,6 +42,7 @@ type Work struct {
 	Heads     int // query heads
 	KVHeads   int
 	HeadDim   int
+	Delta     DeltaShape // of a gated delta rule; zero: none
 	Trainable bool
 	// elements of the largest matrix of quantised weights that a product reads, but the head; 0:
 	// none are

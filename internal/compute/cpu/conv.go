@@ -168,3 +168,111 @@ func (b *Backend) GatedConvDecode(yRD, gR3D, cache compute.Tensor, w *compute.Pa
 	b.conv.back = pages.Back(b.conv.back[:0], J)
 	b.convolve(w, R, D, J)
 }
+
+// ones is the second operand of swiglu where that is silu.
+var ones = func() (x [slab]float32) {
+	for i := range x {
+		x[i] = 1
+	}
+	return x
+}()
+
+// convRow returns the columns lo to hi-1 of row m of x or, below -1, of a state (States.Back).
+func (b *Backend) convRow(m, lo, hi int) []float32 {
+	if m < 0 {
+		return b.u[(-2-m)*b.D+lo : (-2-m)*b.D+hi]
+	}
+	return b.x[m*b.D+lo : m*b.D+hi]
+}
+
+// convolve1 writes the columns lo to hi-1 of v of row n: taps times the rows that it sees.
+func (b *Backend) convolve1(v []float32, n, lo, hi int) {
+	clear(v)
+	for j, m := range b.conv.back[n*b.J : (n+1)*b.J] {
+		if m != -1 {
+			b.k.mulAcc(v, b.w[j*b.D+lo:j*b.D+hi], b.convRow(int(m), lo, hi), 1)
+		}
+	}
+}
+
+// SiLUConv convolves x over the tokens that each token sees last. Rows before the first of a
+// sequence are its state's.
+func (b *Backend) SiLUConv(yND, xND compute.Tensor, w *compute.Param, p compute.Pack,
+	st compute.States) {
+	const op = "SiLUConv"
+	N, D, J := compute.CheckSiLUConv(op, xND, w, p, st)
+	if N == 0 {
+		return
+	}
+	b.y, b.x = f32(op, "y", yND, N*D), f32(op, "x", xND, N*D)
+	b.u = opt(op, "states", st.Rows, st.Rows.Len())
+	b.w, b.D, b.J = b.turnTaps(f32(op, "w", w.W, D*J), D, J), D, J
+	back, behind := st.Back(p, J)
+	b.conv.back = back
+	b.eachRow(N, D, func(b *Backend, lo, hi int) {
+		D := b.D
+		var v [slab]float32
+		for n := lo; n < hi; n++ {
+			for d := 0; d < D; d += slab {
+				end := min(D, d+slab)
+				b.convolve1(v[:end-d], n, d, end)
+				b.k.swiglu(b.y[n*D+d:n*D+end], v[:end-d], ones[:end-d])
+			}
+		}
+	})
+	for n := range p.Segments() {
+		to := st.Target(n)
+		for j := 0; j < J-1 && to >= 0; j++ { // a slot that is read too: from later rows
+			row := b.u[(to*(J-1)+j)*D:][:D]
+			if m := behind[n*(J-1)+j]; m == -1 {
+				clear(row)
+			} else {
+				copy(row, b.convRow(int(m), 0, D))
+			}
+		}
+	}
+}
+
+// SiLUConvGrad computes the gradients of x and w, some columns a task: in the kernels y is dx.
+func (b *Backend) SiLUConvGrad(dxND compute.Tensor, w *compute.Param, dyND, xND compute.Tensor,
+	p compute.Pack) {
+	const op = "SiLUConvGrad"
+	N, D, J := compute.CheckSiLUConv(op, xND, w, p, compute.States{})
+	if N == 0 {
+		return
+	}
+	b.y, b.dy, b.x = f32(op, "dx", dxND, N*D), f32(op, "dy", dyND, N*D), f32(op, "x", xND, N*D)
+	grad := opt(op, "G", w.G, D*J)
+	b.w, b.D, b.J, b.N = b.turnTaps(f32(op, "w", w.W, D*J), D, J), D, J, N
+	b.conv.back, _ = compute.States{}.Back(p, J)
+	b.m = nil
+	if grad != nil {
+		b.conv.grads = grow(b, &b.conv.grads, D*J)
+		clear(b.conv.grads)
+		b.m = b.conv.grads
+	}
+	b.eachSlab(D, func(b *Backend, lo, hi int) {
+		D, J := b.D, b.J
+		var v, dv, y, up [slab]float32
+		n := hi - lo
+		for row := range b.N {
+			b.convolve1(v[:n], row, lo, hi)
+			copy(dv[:n], b.dy[row*D+lo:row*D+hi])
+			b.k.swigluGrad(y[:n], dv[:n], up[:n], v[:n], ones[:n])
+			clear(b.y[row*D+lo : row*D+hi])
+			for j, m := range b.conv.back[row*J : (row+1)*J] {
+				if m < 0 {
+					continue
+				}
+				at := int(m) * D
+				b.k.mulAcc(b.y[at+lo:at+hi], b.w[j*D+lo:j*D+hi], dv[:n], 1)
+				if b.m != nil {
+					b.k.mulAcc(b.m[j*D+lo:j*D+hi], dv[:n], b.x[at+lo:at+hi], 1)
+				}
+			}
+		}
+	})
+	for i := range grad {
+		grad[i] += b.m[i%J*D+i/J]
+	}
+}

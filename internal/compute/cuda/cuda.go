@@ -144,6 +144,9 @@ const decodeMultiple = 16
 // SoftCaps returns false: no kernel caps scores or logits.
 func (Options) SoftCaps() bool { return false }
 
+// DeltaState returns 0: there are no kernels of the gated delta rule and its convolution.
+func (Options) DeltaState(compute.DeltaShape) int { return 0 }
+
 // Joined returns true: one product of several projections is one launch instead of several, reads
 // their input once, and fills the device better.
 func (Options) Joined() bool { return true }
