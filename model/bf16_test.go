@@ -26,6 +26,9 @@ func narrowShape(arch string) Config {
 	c := tiny(arch)
 	c.Hidden, c.HeadDim, c.FFN, c.Vocab, c.InitRange = 64, 32, 96, 203, 0.15
 	c.AttnScale /= 2 // of wider heads
+	if c.Mixer.KeyDim > 0 {
+		c.Mixer.KeyDim, c.Mixer.ValueDim = 24, 32
+	}
 	return c
 }
 

@@ -123,11 +123,14 @@ func (l LoRA) attentionTargets() []string {
 }
 
 // fusedParts returns the linear layers in the fused matrix of peft's name module, nil if no family
-// has such a matrix.
-func fusedParts(module string) (parts []string) {
+// has such a matrix. Of several modules of the name it means the one among the adapters' tensors
+// names; nil: any.
+func fusedParts(module string, names []string) (parts []string) {
 	for _, fam := range architecture.Families {
 		for _, f := range fam.Fused {
-			if architecture.Module(f.Whole) == module && parts == nil && !f.Known() {
+			among := names == nil || slices.ContainsFunc(names,
+				func(n string) bool { return strings.Contains(n, "."+f.Whole+".lora_A.") })
+			if architecture.Module(f.Whole) == module && parts == nil && !f.Known() && among {
 				for _, part := range f.Parts {
 					parts = append(parts, architecture.Module(part))
 				}
