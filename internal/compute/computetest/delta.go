@@ -209,6 +209,8 @@ func (s *suite) gatedDeltaGrad() {
 	s.deltas(func(d deltaCase) {
 		H, F := d.H, d.F
 		d.floor = math.Sqrt(float64(max(1, d.N)))
+		// a token's decay has what all tokens of its chunk behind it give, of both signs
+		d.decay.g.floor, d.t.g.floor = 4*d.floor, 4*d.floor
 		o, do := d.unset("o", d.N*H*F).narrow(), d.random("do", d.N*H*F).narrow()
 		dx := d.unset("dx", len(d.x.data)).narrow()
 		da, db := d.unset("da", len(d.a.data)).narrow(), d.unset("db", len(d.b.data)).narrow()

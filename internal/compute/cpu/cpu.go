@@ -94,6 +94,7 @@ type Backend struct {
 	jobs                   []attnJob
 	rows                   []decodeRows
 	conv                   convScratch
+	deltaEnds, deltaKept   []float32 // states that branches go on from; of GatedDeltaGrad
 }
 
 // args is what the tasks of the running operation read. Tasks are functions that
@@ -115,6 +116,7 @@ type args struct {
 	head  headArgs
 	coded codedArgs
 	froze frozenArgs
+	delta deltaArgs
 	multArgs
 }
 
@@ -144,6 +146,8 @@ type worker struct {
 	kept   []int32 // tokens that pass Sample's filters
 	heap   []int32 // tokens that it ranks
 	marks  [][drawRows]float64
+	delta  deltaWork
+	back   deltaBack
 	p      product // of the running task
 	p16    product16
 	part   product16 // of that, with rows that it has packed

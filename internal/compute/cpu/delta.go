@@ -1,166 +1,85 @@
 package cpu
 
 import (
+	"cmp"
 	"math"
+	"slices"
 
 	"gad/internal/compute"
 )
 
-// w64 returns t's elements in float64.
-func w64(t compute.Tensor) (x []float64) {
-	for _, v := range f32("GatedDelta", "t", t, t.Len()) {
-		x = append(x, float64(v))
-	}
-	return x
-}
+// The gated delta rule goes through a sequence in chunks of deltaChunk tokens, counted from the
+// sequence's beginning. With S the state before a chunk, g_i the sum of the decays from its first
+// token to token i, Γ_i = exp(g_i) and D_ij = exp(g_i - g_j), what token i adds to the state is
+//
+//	u_i = β_i*(v_i - Γ_i*k̂_iᵀS) - Σ_{j<i} β_i*D_ij*(k̂_i·k̂_j)*u_j
+//	o_i = Γ_i*q̂_iᵀS + Σ_{j<=i} D_ij*(q̂_i·k̂_j)*u_j
+//
+// and behind its last token n the state is Γ_n*S + Σ_j D_nj*k̂_j⊗u_j: products of matrices but for
+// the solution of a triangular system, which goes by blocks of rows. Every element is one chain over
+// ascending indices, whatever rows a call has. So a state that is kept holds S, and k̂, u and g of
+// the tokens since: a call that goes on from it, with one token or with a branch, gives the bits of
+// the whole.
 
-// narrow rounds x to y.
-func narrow(y []float32, x []float64) {
-	for i, v := range x {
-		y[i] = float32(v)
-	}
-}
+// deltaChunk is the tokens of a chunk: a multiple of each variant's nr.
+const deltaChunk = 64
 
-func slotOf64(st compute.States, n, width int) []float64 {
-	if n < 0 {
-		return make([]float64, width)
-	}
-	bits := f32("GatedDelta", "states", st.Rows, st.Rows.Len())[2*n*width : 2*(n+1)*width]
-	x := make([]float64, width)
-	for i := range x {
-		x[i] = math.Float64frombits(uint64(math.Float32bits(bits[2*i]))<<32 |
-			uint64(math.Float32bits(bits[2*i+1])))
-	}
-	return x
-}
-
-// DeltaState returns the elements of S of all value heads.
-func (Footprint) DeltaState(s compute.DeltaShape) int { return 2 * s.H * s.E * s.F }
-
-// deltaToken is one token of a value head.
-type deltaToken struct {
-	q, k           []float64 // normalised, q divided by sqrt(E)
-	v              []float64
-	rq, rk         float64 // 1/sqrt(Σ² + eps) of q and k as they were
-	decay, slope   float64 // g, and its derivative by a + dt
-	soft, beta     float64 // softplus(a + dt)
-	before, behind []float64
-}
-
-// deltaRule is the operands of GatedDelta.
-type deltaRule struct {
+// deltaArgs is what the tasks of the gated delta rule read.
+type deltaArgs struct {
 	compute.DeltaShape
-	x, a, b, A, dt []float64
+	G, W             int // value heads of a key head; F in whole panels
+	x, a, b, o       []float32
+	A                []float64 // [H] exp(A)
+	dt, states, ends []float32
+	pack             compute.Pack
+	st               compute.States
+	end              []int // by segment that has branches: its part of ends, else -1
+	jobs             []family
+	grad             deltaGrad
 }
 
-// unit returns x normalised and times s, and 1/sqrt(Σx² + eps).
-func unit(x []float64, s float64) (y []float64, r float64) {
-	sum := 0.0
-	for _, v := range x {
-		sum += v * v
-	}
-	r = 1 / math.Sqrt(sum+compute.DeltaEps)
-	for _, v := range x {
-		y = append(y, v*r*s)
-	}
-	return y, r
+// deltaWork is a worker's memory for one chunk of a key head.
+type deltaWork struct {
+	buf []float32
+
+	state  []float32 // of a sequence that leaves none behind
+	kq     []float32 // k̂ and then q̂ of the call's rows [2C,E]
+	kk, qk []float32 // k̂_i·k̂_j and q̂_i·k̂_j [C,ldC]
+	d      []float32 // D [C,ldC]
+	m, p   []float32 // factors of u_j in u_i and o_i [C,ldC]
+	r      []float32 // a panel of rows times S [2C,nr]
+	ue     []float32 // a panel of D_nj*u_j [C,nr]
+	decay  []float64 // g of the chunk [C]
+	beta   []float32 // [C]
 }
 
-// token returns token n of value head h, whose state before it is S.
-func (r *deltaRule) token(n, h int, S []float64) (t deltaToken) {
-	K, H, E, F := r.K, r.H, r.E, r.F
-	row, key := r.x[n*r.Width():(n+1)*r.Width()], h/(H/K)
-	t.q, t.rq = unit(row[key*E:(key+1)*E], 1/math.Sqrt(float64(E)))
-	t.k, t.rk = unit(row[(K+key)*E:(K+key+1)*E], 1)
-	t.v = row[2*K*E+h*F : 2*K*E+(h+1)*F]
-	z := r.a[n*H+h] + r.dt[h]
-	t.soft = max(z, 0) + math.Log1p(math.Exp(-math.Abs(z)))
-	t.decay = -math.Exp(r.A[h]) * t.soft
-	t.slope = -math.Exp(r.A[h]) / (1 + math.Exp(-z))
-	t.beta = 1 / (1 + math.Exp(-r.b[n*H+h]))
-	t.before = S
-	return t
+// deltaLd is the distance between rows of deltaChunk elements: not a power of 2.
+const deltaLd = deltaChunk + skew
+
+// A key head's part of a state: deltaHeader elements, of which the first two are the tokens since S
+// and 1 if S is not zero; k̂ of these tokens in column panels [C/nr][E][nr]; for each value head g
+// as the sums of two numbers [2,C], S in panels [W/nr][E][nr], and u likewise [W/nr][C][nr].
+const deltaHeader = 16
+
+// deltaPart returns the elements of a key head's part of a state.
+func (f Footprint) deltaPart(s compute.DeltaShape) int {
+	k, _ := f.kernels()
+	W := (s.F + k.nr - 1) / k.nr * k.nr
+	return deltaHeader + s.E*deltaChunk + s.H/s.K*(2*deltaChunk+W*(s.E+deltaChunk))
 }
 
-// step writes the output of t, and makes the state behind it.
-func (t *deltaToken) step(o []float64) {
-	E, F := len(t.k), len(t.v)
-	S := make([]float64, E*F)
-	for i, x := range t.before {
-		S[i] = math.Exp(t.decay) * x
-	}
-	d := t.rest(S)
-	for e, k := range t.k {
-		for f := range F {
-			S[e*F+f] += k * t.beta * d[f]
-		}
-	}
-	for f := range o {
-		o[f] = 0
-		for e, q := range t.q {
-			o[f] += q * S[e*F+f]
-		}
-	}
-	t.behind = S
+// DeltaState returns the elements of the state S of all value heads, and of the tokens since.
+func (f Footprint) DeltaState(s compute.DeltaShape) int { return s.K * f.deltaPart(s) }
+
+// values returns g, S and u of value head v of a key head's part of a state.
+func (a *deltaArgs) values(s []float32, v int) (g, S, u []float32) {
+	s = s[deltaHeader+a.E*deltaChunk+v*(2*deltaChunk+a.W*(a.E+deltaChunk)):]
+	g, s = s[:2*deltaChunk], s[2*deltaChunk:]
+	return g, s[:a.W*a.E], s[a.W*a.E : a.W*(a.E+deltaChunk)]
 }
 
-// rest returns v - k̂ᵀS.
-func (t *deltaToken) rest(S []float64) (d []float64) {
-	d = append(d, t.v...)
-	for e, k := range t.k {
-		for f := range d {
-			d[f] -= k * S[e*len(d)+f]
-		}
-	}
-	return d
-}
-
-// forward computes all tokens of a pack, and returns them [N,H].
-func (r *deltaRule) forward(o []float64, p compute.Pack, st compute.States) (all []deltaToken) {
-	H, size := r.H, r.E*r.F
-	all = make([]deltaToken, len(r.a))
-	ends := make([][][]float64, p.Segments()) // by segment and value head: the state behind it
-	for n := range ends {
-		g := p.Segment(n)
-		before := slotOf64(st, st.Source(n), H*size)
-		for h := range H {
-			S := before[h*size : (h+1)*size]
-			if p.Branched(n) {
-				S = ends[p.Parent[n]][h]
-			}
-			for i := g.First; i < g.First+g.Len; i++ {
-				t := r.token(i, h, S)
-				t.step(o[(i*H+h)*r.F : (i*H+h+1)*r.F])
-				all[i*H+h], S = t, t.behind
-			}
-			ends[n] = append(ends[n], S)
-		}
-		if to := st.Target(n); to >= 0 {
-			for h, S := range ends[n] {
-				bits := f32("GatedDelta", "states", st.Rows, st.Rows.Len())[2*(to*H+h)*size:]
-				for i, v := range S {
-					bits[2*i] = math.Float32frombits(uint32(math.Float64bits(v) >> 32))
-					bits[2*i+1] = math.Float32frombits(uint32(math.Float64bits(v)))
-				}
-			}
-		}
-	}
-	return all
-}
-
-// addUnit adds to dx the gradient by what unit normalised, given dy by its result y: r is the
-// factor that made y, and y times back has the length 1.
-func addUnit(dx, dy, y []float64, r, back float64) {
-	dot := 0.0
-	for e, v := range y {
-		dot += dy[e] * v * back
-	}
-	for e, v := range y {
-		dx[e] += r * (dy[e] - v*back*dot)
-	}
-}
-
-// GatedDelta computes the gated delta rule token by token.
+// GatedDelta computes the gated delta rule, a task for each sequence, or beginning and what follows
+// it, and key head.
 func (b *Backend) GatedDelta(oNHF, xNC, aNH, bNH compute.Tensor, A, dt *compute.Param,
 	s compute.DeltaShape, p compute.Pack, st compute.States) {
 	const op = "GatedDelta"
@@ -168,89 +87,288 @@ func (b *Backend) GatedDelta(oNHF, xNC, aNH, bNH compute.Tensor, A, dt *compute.
 	if N == 0 {
 		return
 	}
-	r := deltaRule{s, w64(xNC), w64(aNH), w64(bNH), w64(A.W), w64(dt.W)}
-	o := make([]float64, N*s.H*s.F)
-	r.forward(o, p, st)
-	narrow(f32(op, "o", oNHF, len(o)), o)
+	b.deltaOperands(op, N, xNC, aNH, bNH, A, dt, s, p)
+	a := &b.delta
+	a.o, a.st = f32(op, "o", oNHF, N*s.H*s.F), st
+	a.states = opt(op, "states", st.Rows, st.Rows.Len())
+	a.grad.on = false
+	b.run(len(a.jobs), (*Backend).deltaForward)
 }
 
-// GatedDeltaGrad computes the gradient of GatedDelta, the last token first.
-func (b *Backend) GatedDeltaGrad(dxNC, daNH, dbNH, doNHF, oNHF, xNC, aNH, bNH compute.Tensor, A,
+// deltaOperands sets the operands, the tasks, and the memory of the workers and of segments that
+// have branches.
+func (b *Backend) deltaOperands(op string, N int, xNC, aNH, bNH compute.Tensor, A,
 	dt *compute.Param, s compute.DeltaShape, p compute.Pack) {
-	const op = "GatedDeltaGrad"
-	none := compute.States{}
-	N := compute.CheckGatedDelta(op, xNC, aNH, bNH, A, dt, s, p, none, b.DeltaState(s))
-	K, H, E, F, C := s.K, s.H, s.E, s.F, s.Width()
-	dx, da, db := make([]float64, N*C), make([]float64, N*H), make([]float64, N*H)
-	do := w64(doNHF)
-	compute.CheckLen(op, "o", oNHF, N*H*F)
-	r := deltaRule{s, w64(xNC), w64(aNH), w64(bNH), w64(A.W), w64(dt.W)}
-	all := r.forward(make([]float64, N*H*F), p, none)
-	before, dS := p.Before(nil), make([][]float64, N*H)
-	dg := make([]float64, N*H)
-	for i := N*H - 1; i >= 0; i-- {
-		n, h := i/H, i%H
-		t, key := &all[i], h/(H/K)
-		if dS[i] == nil {
-			dS[i] = make([]float64, E*F)
-		}
-		dSi, doi := dS[i], do[i*F:(i+1)*F]
-		S := make([]float64, E*F) // exp(g)*S before
-		for j, x := range t.before {
-			S[j] = math.Exp(t.decay) * x
-		}
-		rest := t.rest(S)
-		dq, dk, dd, dbeta := make([]float64, E), make([]float64, E), make([]float64, F), 0.0
-		for e, q := range t.q {
-			for f, g := range doi {
-				dq[e] += t.behind[e*F+f] * g
-				dSi[e*F+f] += q * g
-			}
-		}
-		for e, k := range t.k {
-			for f := range dd {
-				dd[f] += dSi[e*F+f] * k
-			}
-		}
-		dv := dx[n*C+2*K*E+h*F : n*C+2*K*E+(h+1)*F]
-		for f, g := range dd {
-			dbeta += g * rest[f]
-			dv[f] = t.beta * g
-		}
-		for e, k := range t.k {
-			for f := range dd {
-				at := e*F + f
-				dk[e] += dSi[at]*t.beta*rest[f] - S[at]*dv[f]
-				dSi[at] -= k * dv[f]
-				dg[i] += S[at] * dSi[at]
-				dSi[at] *= math.Exp(t.decay)
-			}
-		}
-		da[i] = dg[i] * t.slope
-		db[i] = dbeta * t.beta * (1 - t.beta)
-		scale := 1 / math.Sqrt(float64(E))
-		addUnit(dx[n*C+key*E:n*C+(key+1)*E], dq, t.q, t.rq*scale, 1/scale)
-		addUnit(dx[n*C+(K+key)*E:n*C+(K+key+1)*E], dk, t.k, t.rk, 1)
-		if m := before[n]; m >= 0 {
-			up := int(m)*H + h
-			if dS[up] == nil {
-				dS[up] = make([]float64, E*F)
-			}
-			for j, g := range dSi {
-				dS[up][j] += g
-			}
-		}
-		dS[i] = nil
+	a, H := &b.delta, s.H
+	a.DeltaShape, a.G, a.W, a.pack = s, H/s.K, b.up(s.F), p
+	a.x, a.a, a.b = f32(op, "x", xNC, N*s.Width()), f32(op, "a", aNH, N*H), f32(op, "b", bNH, N*H)
+	a.dt = f32(op, "dt", dt.W, H)
+	a.A = a.A[:0]
+	for _, x := range f32(op, "A", A.W, H) {
+		a.A = append(a.A, math.Exp(float64(x)))
 	}
-	for i := range da {
-		if !A.G.Absent() {
-			f32(op, "A.G", A.G, H)[i%H] += float32(dg[i] * all[i].decay)
+	a.jobs, a.end = a.jobs[:0], a.end[:0]
+	branching := 0
+	for n := 0; n < p.Segments(); {
+		f := family{s0: n, s1: n + 1}
+		for ; f.s1 < p.Segments() && p.Branched(f.s1); f.s1++ {
 		}
-		if !dt.G.Absent() {
-			f32(op, "dt.G", dt.G, H)[i%H] += float32(da[i])
+		f.pairs = int(p.Start[f.s1] - p.Start[n])
+		for ; n < f.s1; n++ {
+			at := -1
+			if n+1 < f.s1 && int(p.Parent[n+1]) == n {
+				at = branching
+				branching++
+			}
+			a.end = append(a.end, at)
+		}
+		for f.head = range s.K {
+			a.jobs = append(a.jobs, f)
 		}
 	}
-	narrow(f32(op, "dx", dxNC, N*C), dx)
-	narrow(f32(op, "da", daNH, N*H), da)
-	narrow(f32(op, "db", dbNH, N*H), db)
+	slices.SortStableFunc(a.jobs, func(x, y family) int { return cmp.Compare(y.pairs, x.pairs) })
+	a.ends = b.grow(&b.deltaEnds, branching*b.DeltaState(s))
+	for w := range b.workers {
+		b.deltaRoom(&b.workers[w].delta, s)
+	}
+}
+
+// deltaRoom makes a worker's memory.
+func (b *Backend) deltaRoom(w *deltaWork, s compute.DeltaShape) {
+	const C = deltaChunk
+	sizes := []int{b.deltaPart(s), 2 * C * s.E, C * deltaLd, C * deltaLd, C * deltaLd, C * deltaLd,
+		C * deltaLd, 2 * C * b.k.nr, C * b.k.nr, C}
+	total := 0
+	for _, n := range sizes {
+		total += n
+	}
+	rest := local(&w.buf, total)
+	for i, at := range []*[]float32{&w.state, &w.kq, &w.kk, &w.qk, &w.d, &w.m, &w.p, &w.r, &w.ue,
+		&w.beta} {
+		*at, rest = rest[:sizes[i]], rest[sizes[i]:]
+	}
+	w.decay = slices.Grow(w.decay[:0], C)[:C]
+}
+
+// part returns the memory of segment n's state of a key head: of its slot, of those that branches
+// go on from, or of the worker.
+func (b *Backend) deltaAt(wk *worker, n, head int) []float32 {
+	a := &b.delta
+	size := b.deltaPart(a.DeltaShape)
+	switch to := a.st.Target(n); {
+	case to >= 0:
+		return a.states[(to*a.K+head)*size:][:size]
+	case a.end[n] >= 0:
+		return a.ends[(a.end[n]*a.K+head)*size:][:size]
+	}
+	return wk.delta.state
+}
+
+// deltaBegin returns segment n's state of a key head before its first token.
+func (b *Backend) deltaBegin(wk *worker, n, head int) []float32 {
+	a, s := &b.delta, b.deltaAt(wk, n, head)
+	from := a.st.Source(n)
+	switch {
+	case a.pack.Branched(n):
+		copy(s, b.deltaAt(wk, int(a.pack.Parent[n]), head))
+	case from >= 0:
+		if from != a.st.Target(n) {
+			copy(s, a.states[(from*a.K+head)*len(s):][:len(s)])
+		}
+	default:
+		s[0], s[1] = 0, 0
+		for v := range a.G {
+			_, S, _ := a.values(s, v)
+			clear(S)
+		}
+	}
+	return s
+}
+
+// deltaForward computes one task of GatedDelta.
+func (b *Backend) deltaForward(wk *worker, t int) {
+	a := &b.delta
+	f := a.jobs[t]
+	for n := f.s0; n < f.s1; n++ {
+		s := b.deltaBegin(wk, n, f.head)
+		if a.grad.on {
+			wk.back.folded = a.grad.first[n]
+		}
+		for lo, end := int(a.pack.Start[n]), int(a.pack.Start[n+1]); lo < end; {
+			hi := min(end, lo+deltaChunk-int(s[0]))
+			b.deltaRows(wk, s, f.head, lo, hi)
+			lo = hi
+		}
+	}
+}
+
+// tile computes nr columns of a product of m rows, with the arguments of kernels.gemm.
+func (b *Backend) tile(m int, x []float32, rs, cs int, y []float32, ldb int, c []float32, ldc, k,
+	acc int) {
+	blocks := (m + b.k.mr - 1) / b.k.mr
+	for t := range blocks {
+		i, end := m*t/blocks, m*(t+1)/blocks
+		b.k.gemm[end-i-1](x[i*rs:], rs, cs, y, ldb, c[i*ldc:], ldc, k, acc)
+	}
+}
+
+// unit writes x over its length, times s, and returns 1/sqrt(Σx² + eps).
+func (b *Backend) unit(y, x []float32, s float64) (r float64) {
+	r = 1 / math.Sqrt(b.k.sumSquares(x)+compute.DeltaEps)
+	copy(y, x)
+	b.k.scale(y, float32(r*s))
+	return r
+}
+
+// gates returns the decay of token n of value head h, its derivative by a, and β.
+func (a *deltaArgs) gates(n, h int) (g, slope float64, beta float32) {
+	z := float64(a.a[n*a.H+h]) + float64(a.dt[h])
+	soft := max(z, 0) + math.Log1p(math.Exp(-math.Abs(z)))
+	return -a.A[h] * soft, -a.A[h] / (1 + math.Exp(-z)),
+		float32(1 / (1 + math.Exp(-float64(a.b[n*a.H+h]))))
+}
+
+// keys normalises the keys and queries of m rows from lo on into kq, the keys first.
+func (b *Backend) deltaKeys(kq []float32, ld, head, lo, m int) {
+	a := &b.delta
+	C, E := a.Width(), a.E
+	for i := range m {
+		row := a.x[(lo+i)*C:]
+		b.unit(kq[i*ld:i*ld+E], row[(a.K+head)*E:][:E], 1)
+		b.unit(kq[(m+i)*ld:(m+i)*ld+E], row[head*E:][:E], 1/math.Sqrt(float64(E)))
+	}
+}
+
+// deltaFactors writes the factors of u_j in u_i, negative and with β unless it is nil, and in o_i,
+// of m rows from the chunk's row n0 on.
+func (b *Backend) deltaFactors(w *deltaWork, n0, m int, beta []float32) {
+	for i := range m {
+		row, n := i*deltaLd, n0+i+1
+		d, gi := w.d[row:row+n], w.decay[n0+i]
+		for j, g := range w.decay[:n] {
+			d[j] = float32(gi - g)
+		}
+		b.k.expSum(d, 0)
+		s := float32(-1)
+		if beta != nil {
+			s = -beta[i]
+		}
+		f, p := w.m[row:row+n], w.p[row:row+deltaChunk]
+		b.k.mulScale(f, w.kk[row:row+n], d, s)
+		b.k.mulScale(p[:n], w.qk[row:row+n], d, 1)
+		clear(p[n:])
+		f[n-1] = 0
+	}
+}
+
+// deltaScores writes k̂_i·k̂_j and q̂_i·k̂_j of m rows from the chunk's row n0 on: keys, in column
+// panels, and kq.
+func (b *Backend) deltaScores(w *deltaWork, keys, kq []float32, ld, n0, m int) {
+	nr, E := b.k.nr, b.delta.E
+	for j := 0; j < n0+m; j += nr {
+		i := max(0, j-n0) // rows before do not see these columns
+		b.tile(m-i, kq[i*ld:], ld, 1, keys[j*E:], nr, w.kk[i*deltaLd+j:], deltaLd, E, 0)
+		b.tile(m-i, kq[(m+i)*ld:], ld, 1, keys[j*E:], nr, w.qk[i*deltaLd+j:], deltaLd, E, 0)
+	}
+}
+
+// deltaRows goes on from the state s of a key head with the rows lo to hi-1, which lie in one chunk.
+func (b *Backend) deltaRows(wk *worker, s []float32, head, lo, hi int) {
+	const C = deltaChunk
+	a, w, nr := &b.delta, &wk.delta, b.k.nr
+	E, F, H, m, n0 := a.E, a.F, a.H, hi-lo, int(s[0])
+	keys := s[deltaHeader : deltaHeader+E*C]
+	b.deltaKeys(w.kq, E, head, lo, m)
+	for i := 0; i < m; {
+		at := n0 + i
+		n := min(m-i, nr-at%nr)
+		b.k.transpose(keys[at/nr*nr*E+at%nr:], nr, w.kq[i*E:], E, n, E)
+		i += n
+	}
+	b.deltaScores(w, keys, w.kq, E, n0, m)
+	full, folded := n0+m == C, s[1] != 0
+	for v := range a.G {
+		h := head*a.G + v
+		g, S, u := a.values(s, v)
+		sum := 0.0
+		for j := range n0 {
+			sum = float64(g[2*j]) + float64(g[2*j+1])
+			w.decay[j] = sum
+		}
+		for i := range m {
+			d, _, beta := a.gates(lo+i, h)
+			sum += d
+			high := float32(sum)
+			low := float32(sum - float64(high))
+			sum = float64(high) + float64(low)
+			g[2*(n0+i)], g[2*(n0+i)+1], w.decay[n0+i], w.beta[i] = high, low, sum, beta
+		}
+		b.deltaFactors(w, n0, m, w.beta)
+		for f := 0; f < F; f += nr {
+			uq, Sq, cols := u[f*C:f*C+C*nr], S[f*E:f*E+E*nr], min(nr, F-f)
+			if folded {
+				b.tile(2*m, w.kq, E, 1, Sq, nr, w.r, nr, E, 0)
+			}
+			for i := range m {
+				row := uq[(n0+i)*nr : (n0+i+1)*nr]
+				copy(row, a.x[(lo+i)*a.Width()+2*a.K*E+h*F+f:][:cols])
+				clear(row[cols:])
+				if folded {
+					decay := float32(math.Exp(w.decay[n0+i]))
+					b.k.axpy(row, w.r[i*nr:(i+1)*nr], -decay)
+					b.k.scale(w.r[(m+i)*nr:(m+i+1)*nr], decay)
+				}
+				b.k.scale(row, w.beta[i])
+			}
+			b.deltaSolve(w.m, uq, n0, m)
+			out := w.r[m*nr:]
+			for i := 0; i < m; i += b.k.mr {
+				end := min(m, i+b.k.mr)
+				b.tile(end-i, w.p[i*deltaLd:], deltaLd, 1, uq, nr, out[i*nr:], nr, n0+end,
+					asInt(folded))
+			}
+			for i := range m {
+				copy(a.o[((lo+i)*H+h)*F+f:][:cols], out[i*nr:])
+			}
+			if full {
+				b.deltaFold(w, keys, Sq, uq)
+			}
+		}
+		if a.grad.on {
+			b.deltaKeep(wk, S, u, h, lo, n0, m, full)
+		}
+	}
+	if s[0] = float32(n0 + m); full {
+		s[0], s[1] = 0, 1
+		wk.back.folded++
+	}
+}
+
+// deltaSolve adds to the rows n0 to n0+m-1 of a panel of u what the rows before each give, by the
+// factors.
+func (b *Backend) deltaSolve(factors, u []float32, n0, m int) {
+	nr, mr := b.k.nr, b.k.mr
+	for i := 0; i < m; i += mr {
+		end := min(m, i+mr)
+		b.tile(end-i, factors[i*deltaLd:], deltaLd, 1, u, nr, u[(n0+i)*nr:], nr, n0+i, 1)
+		for r := i + 1; r < end; r++ {
+			b.tile(1, factors[r*deltaLd+n0+i:], deltaLd, 1, u[(n0+i)*nr:], nr, u[(n0+r)*nr:], nr,
+				r-i, 1)
+		}
+	}
+}
+
+// deltaFold makes a panel of the state behind a chunk of the one before.
+func (b *Backend) deltaFold(w *deltaWork, keys, S, u []float32) {
+	const C = deltaChunk
+	nr, E, last := b.k.nr, b.delta.E, w.decay[C-1]
+	b.k.scale(S, float32(math.Exp(last)))
+	for j := range C {
+		row := w.ue[j*nr : (j+1)*nr]
+		copy(row, u[j*nr:])
+		b.k.scale(row, float32(math.Exp(last-w.decay[j])))
+	}
+	for j := 0; j < C; j += nr {
+		b.tile(E, keys[j*E:], nr, 1, w.ue[j*nr:], nr, S, nr, nr, 1)
+	}
 }
