@@ -80,10 +80,14 @@ func TestBF16(t *testing.T) {
 						max(worst, math.Abs(float64(results[0][i]-x))),
 						max(largest, math.Abs(float64(x)))
 				}
+				aligned := 0.999
+				if c.Stateful() { // norms of small outputs
+					aligned = 0.998
+				}
 				for i, p := range models[0].params {
 					cos := between(values(be, p.G), values(truth, models[1].params[i].G))
 					least = min(least, cos)
-					if !(cos > 0.999) {
+					if !(cos > aligned) {
 						t.Errorf("%s kind %v: gradient of %s: cosine %.6f", arch, kind, p.Name, cos)
 					}
 				}

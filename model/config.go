@@ -546,6 +546,9 @@ func (r *reader) refuse(arch string, fam architecture.Family) {
 				ErrUnsupported)
 		}
 	}
+	if !r.bool("attn_output_gate", fam.Spec.OutGate) && fam.Spec.OutGate {
+		r.fail("key \"attn_output_gate\": false: %w: %s has it", ErrUnsupported, arch)
+	}
 	if r.bool("rope_interleaved", false) {
 		r.fail("key \"rope_interleaved\": true: %w: export the weights as transformers has them",
 			ErrUnsupported)
@@ -735,6 +738,10 @@ func (c Config) CheckDevice(f Footprint) error {
 	if (c.ScoreCap > 0 || c.LogitCap > 0) && !f.SoftCaps() {
 		return fmt.Errorf(
 			"model: keys \"attn_logit_softcapping\" and \"final_logit_softcapping\": %g and %g: %w on this device: use --device cpu", c.ScoreCap, c.LogitCap, ErrUnsupported)
+	}
+	if c.Stateful() && f.DeltaState(c.Mixer.shape()) == 0 {
+		return fmt.Errorf("model: layers of the gated delta rule: %w on this device: use --device cpu",
+			ErrUnsupported)
 	}
 	return nil
 }

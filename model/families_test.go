@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"gad/internal/compute"
+	"gad/internal/compute/cuda"
 	"gad/model/internal/architecture"
 	"gad/model/internal/files"
 )
@@ -34,7 +36,9 @@ func familiesTable(t *testing.T) string {
 			t.Errorf("%s: no GGUF files %q, or no folder %q", name, gguf, folders[name])
 		}
 		device := "CPU, GPU"
-		if f.Caps {
+		gpu, rule := cuda.Options{}, compute.DeltaShape{K: 1, H: 1, E: 1, F: 1}
+		if f.Caps && !gpu.SoftCaps() ||
+			f.Mixer == architecture.DeltaRule && gpu.DeltaState(rule) == 0 {
 			device = "CPU"
 		}
 		fmt.Fprintf(&b, "| %s | %s | `%s` | %s | %s | %s | %s |\n", name, f.Models, f.ModelType,
@@ -72,7 +76,7 @@ func particulars(f architecture.Family) (list []string) {
 		{f.Mixer == architecture.ShortConv, "layers of a gated short convolution"},
 		{f.Mixer == architecture.DeltaRule, "layers of the gated delta rule"},
 		{s.OutGate, "attention's output gated"},
-		{slices.ContainsFunc(f.Fused, func(x architecture.Fused) bool { return len(x.Parts) > 1 }),
+		{slices.ContainsFunc(f.Fused, func(x architecture.Fused) bool { return len(x.Parts) > 1 && !x.ByHead }),
 			"fused projections"},
 	} {
 		if x.has {
