@@ -144,6 +144,55 @@ func (s *suite) deltas(try func(d deltaCase)) {
 	}
 }
 
+// deltaSizes: a chunk's borders, and sequences of many chunks, of heads as large as Qwen3.5's and
+// smaller; decays and β of 0 and 1 but for rounding. The reference is recurrent, in float64.
+func (s *suite) deltaSizes() {
+	if s.noDelta() {
+		return
+	}
+	small, large := compute.DeltaShape{K: 1, H: 2, E: 8, F: 16},
+		compute.DeltaShape{K: 1, H: 2, E: 128, F: 128}
+	for _, n := range []int32{1, 2, 63, 64, 65, 127, 128, 129, 300, 4097} {
+		shifts := [][3]float32{{}, {-30, 40, 0}, {20, -40, 2}, {0, 3, -20}}
+		shape := small
+		switch {
+		case n == 129:
+			shape, shifts = large, shifts[:1]
+		case n > 300:
+			shifts = shifts[:1]
+		}
+		if s.Slow && n > 129 {
+			break
+		}
+		for _, shift := range shifts {
+			c := s.large("%+v shift=%v N=%d", shape, shift, n)
+			s.deltaBoth(c.delta(shape, compute.Pack{Start: []int32{0, n}}, shift))
+		}
+	}
+	// Branches at, before and behind a chunk's border, and of whole chunks.
+	c := s.large("borders")
+	s.deltaBoth(c.delta(small, compute.Pack{Start: []int32{0, 64, 65, 129, 192, 255, 256, 300, 428,
+		491, 620}, Parent: []int32{-1, 0, 1, 2, 2, 1, 0, 6, 7, -1}}, [3]float32{}))
+}
+
+// deltaBoth: forward and gradient against the reference.
+func (s *suite) deltaBoth(d deltaCase) {
+	H, F := d.H, d.F
+	// a token's decay has what all tokens of its chunk behind it give, of both signs
+	d.floor = 1
+	d.decay.g.floor = 4 * math.Sqrt(float64(max(1, d.N)))
+	d.t.g.floor = d.decay.g.floor
+	o, do := d.unset("o", d.N*H*F).narrow(), d.random("do", d.N*H*F).narrow()
+	dx := d.unset("dx", len(d.x.data)).narrow()
+	da, db := d.unset("da", len(d.a.data)).narrow(), d.unset("db", len(d.b.data)).narrow()
+	d.run(func(s *side) {
+		s.b.GatedDelta(s.t(o), s.t(d.x), s.t(d.a), s.t(d.b), s.p(d.decay), s.p(d.t),
+			d.DeltaShape, d.pack, compute.States{})
+		s.b.GatedDeltaGrad(s.t(dx), s.t(da), s.t(db), s.t(do), s.t(o), s.t(d.x), s.t(d.a),
+			s.t(d.b), s.p(d.decay), s.p(d.t), d.DeltaShape, d.pack)
+	})
+}
+
 // deltaCase is the operands of a gated delta rule.
 type deltaCase struct {
 	*sample
@@ -206,19 +255,5 @@ func (s *suite) gatedDeltaGrad() {
 	if s.noDelta() {
 		return
 	}
-	s.deltas(func(d deltaCase) {
-		H, F := d.H, d.F
-		d.floor = math.Sqrt(float64(max(1, d.N)))
-		// a token's decay has what all tokens of its chunk behind it give, of both signs
-		d.decay.g.floor, d.t.g.floor = 4*d.floor, 4*d.floor
-		o, do := d.unset("o", d.N*H*F).narrow(), d.random("do", d.N*H*F).narrow()
-		dx := d.unset("dx", len(d.x.data)).narrow()
-		da, db := d.unset("da", len(d.a.data)).narrow(), d.unset("db", len(d.b.data)).narrow()
-		d.run(func(s *side) {
-			s.b.GatedDelta(s.t(o), s.t(d.x), s.t(d.a), s.t(d.b), s.p(d.decay), s.p(d.t),
-				d.DeltaShape, d.pack, compute.States{})
-			s.b.GatedDeltaGrad(s.t(dx), s.t(da), s.t(db), s.t(do), s.t(o), s.t(d.x), s.t(d.a),
-				s.t(d.b), s.p(d.decay), s.p(d.t), d.DeltaShape, d.pack)
-		})
-	})
+	s.deltas(s.deltaBoth)
 }

@@ -57,7 +57,7 @@ type deltaWork struct {
 const deltaLd = deltaChunk + skew
 
 // A key head's part of a state: deltaHeader elements, of which the first two are the tokens since S
-// and 1 if S is not zero; k̂ of these tokens in column panels [C/nr][E][nr]; for each value head g
+// and 1 if S is not zero; k̂ of these tokens as columns [E,C]; for each value head g
 // as the sums of two numbers [2,C], S in panels [W/nr][E][nr], and u likewise [W/nr][C][nr].
 const deltaHeader = 16
 
@@ -212,12 +212,9 @@ func (b *Backend) tile(m int, x []float32, rs, cs int, y []float32, ldb int, c [
 	}
 }
 
-// unit writes x over its length, times s, and returns 1/sqrt(Σx² + eps).
-func (b *Backend) unit(y, x []float32, s float64) (r float64) {
-	r = 1 / math.Sqrt(b.k.sumSquares(x)+compute.DeltaEps)
-	copy(y, x)
-	b.k.scale(y, float32(r*s))
-	return r
+// unit makes y, in place, y over its length, times s.
+func (b *Backend) unit(y []float32, s float64) {
+	b.k.scale(y, float32(s/math.Sqrt(b.k.sumSquares(y)+compute.DeltaEps)))
 }
 
 // gates returns the decay of token n of value head h, its derivative by a, and β.
@@ -228,14 +225,19 @@ func (a *deltaArgs) gates(n, h int) (g, slope float64, beta float32) {
 		float32(1 / (1 + math.Exp(-float64(a.b[n*a.H+h]))))
 }
 
-// keys normalises the keys and queries of m rows from lo on into kq, the keys first.
+// deltaKeys writes the normalised keys and queries of m rows from lo on to kq, the keys first. The
+// rows are copied before: they come from memory, and the processor asks for several at once.
 func (b *Backend) deltaKeys(kq []float32, ld, head, lo, m int) {
 	a := &b.delta
 	C, E := a.Width(), a.E
 	for i := range m {
 		row := a.x[(lo+i)*C:]
-		b.unit(kq[i*ld:i*ld+E], row[(a.K+head)*E:][:E], 1)
-		b.unit(kq[(m+i)*ld:(m+i)*ld+E], row[head*E:][:E], 1/math.Sqrt(float64(E)))
+		copy(kq[i*ld:i*ld+E], row[(a.K+head)*E:])
+		copy(kq[(m+i)*ld:(m+i)*ld+E], row[head*E:])
+	}
+	for i := range m {
+		b.unit(kq[i*ld:i*ld+E], 1)
+		b.unit(kq[(m+i)*ld:(m+i)*ld+E], 1/math.Sqrt(float64(E)))
 	}
 }
 
@@ -261,14 +263,14 @@ func (b *Backend) deltaFactors(w *deltaWork, n0, m int, beta []float32) {
 	}
 }
 
-// deltaScores writes k̂_i·k̂_j and q̂_i·k̂_j of m rows from the chunk's row n0 on: keys, in column
-// panels, and kq.
+// deltaScores writes k̂_i·k̂_j and q̂_i·k̂_j of m rows from the chunk's row n0 on: keys, as
+// columns, and kq.
 func (b *Backend) deltaScores(w *deltaWork, keys, kq []float32, ld, n0, m int) {
 	nr, E := b.k.nr, b.delta.E
 	for j := 0; j < n0+m; j += nr {
 		i := max(0, j-n0) // rows before do not see these columns
-		b.tile(m-i, kq[i*ld:], ld, 1, keys[j*E:], nr, w.kk[i*deltaLd+j:], deltaLd, E, 0)
-		b.tile(m-i, kq[(m+i)*ld:], ld, 1, keys[j*E:], nr, w.qk[i*deltaLd+j:], deltaLd, E, 0)
+		b.tile(m-i, kq[i*ld:], ld, 1, keys[j:], deltaChunk, w.kk[i*deltaLd+j:], deltaLd, E, 0)
+		b.tile(m-i, kq[(m+i)*ld:], ld, 1, keys[j:], deltaChunk, w.qk[i*deltaLd+j:], deltaLd, E, 0)
 	}
 }
 
@@ -279,14 +281,12 @@ func (b *Backend) deltaRows(wk *worker, s []float32, head, lo, hi int) {
 	E, F, H, m, n0 := a.E, a.F, a.H, hi-lo, int(s[0])
 	keys := s[deltaHeader : deltaHeader+E*C]
 	b.deltaKeys(w.kq, E, head, lo, m)
-	for i := 0; i < m; {
-		at := n0 + i
-		n := min(m-i, nr-at%nr)
-		b.k.transpose(keys[at/nr*nr*E+at%nr:], nr, w.kq[i*E:], E, n, E)
-		i += n
-	}
+	b.k.transpose(keys[n0:], C, w.kq, E, m, E)
 	b.deltaScores(w, keys, w.kq, E, n0, m)
-	full, folded := n0+m == C, s[1] != 0
+	full, folded, rows := n0+m == C, s[1] != 0, 2*m
+	if a.grad.on {
+		rows = m
+	}
 	for v := range a.G {
 		h := head*a.G + v
 		g, S, u := a.values(s, v)
@@ -306,8 +306,8 @@ func (b *Backend) deltaRows(wk *worker, s []float32, head, lo, hi int) {
 		b.deltaFactors(w, n0, m, w.beta)
 		for f := 0; f < F; f += nr {
 			uq, Sq, cols := u[f*C:f*C+C*nr], S[f*E:f*E+E*nr], min(nr, F-f)
-			if folded {
-				b.tile(2*m, w.kq, E, 1, Sq, nr, w.r, nr, E, 0)
+			if folded { // by the queries too, unless the output is known
+				b.tile(rows, w.kq, E, 1, Sq, nr, w.r, nr, E, 0)
 			}
 			for i := range m {
 				row := uq[(n0+i)*nr : (n0+i+1)*nr]
@@ -316,19 +316,18 @@ func (b *Backend) deltaRows(wk *worker, s []float32, head, lo, hi int) {
 				if folded {
 					decay := float32(math.Exp(w.decay[n0+i]))
 					b.k.axpy(row, w.r[i*nr:(i+1)*nr], -decay)
-					b.k.scale(w.r[(m+i)*nr:(m+i+1)*nr], decay)
+					if !a.grad.on {
+						b.k.scale(w.r[(m+i)*nr:(m+i+1)*nr], decay)
+					}
 				}
 				b.k.scale(row, w.beta[i])
 			}
 			b.deltaSolve(w.m, uq, n0, m)
-			out := w.r[m*nr:]
-			for i := 0; i < m; i += b.k.mr {
-				end := min(m, i+b.k.mr)
-				b.tile(end-i, w.p[i*deltaLd:], deltaLd, 1, uq, nr, out[i*nr:], nr, n0+end,
-					asInt(folded))
-			}
-			for i := range m {
-				copy(a.o[((lo+i)*H+h)*F+f:][:cols], out[i*nr:])
+			if !a.grad.on {
+				b.deltaOut(w, uq, n0, m, folded)
+				for i := range m {
+					copy(a.o[((lo+i)*H+h)*F+f:][:cols], w.r[(m+i)*nr:])
+				}
 			}
 			if full {
 				b.deltaFold(w, keys, Sq, uq)
@@ -341,6 +340,15 @@ func (b *Backend) deltaRows(wk *worker, s []float32, head, lo, hi int) {
 	if s[0] = float32(n0 + m); full {
 		s[0], s[1] = 0, 1
 		wk.back.folded++
+	}
+}
+
+// deltaOut adds to a panel of outputs, in r behind m rows, or makes it of, what u gives.
+func (b *Backend) deltaOut(w *deltaWork, u []float32, n0, m int, add bool) {
+	nr, mr := b.k.nr, b.k.mr
+	for i := 0; i < m; i += mr {
+		end := min(m, i+mr)
+		b.tile(end-i, w.p[i*deltaLd:], deltaLd, 1, u, nr, w.r[(m+i)*nr:], nr, n0+end, asInt(add))
 	}
 }
 
@@ -368,7 +376,5 @@ func (b *Backend) deltaFold(w *deltaWork, keys, S, u []float32) {
 		copy(row, u[j*nr:])
 		b.k.scale(row, float32(math.Exp(last-w.decay[j])))
 	}
-	for j := 0; j < C; j += nr {
-		b.tile(E, keys[j*E:], nr, 1, w.ue[j*nr:], nr, S, nr, nr, 1)
-	}
+	b.tile(E, keys, C, 1, w.ue, nr, S, nr, C, 1)
 }

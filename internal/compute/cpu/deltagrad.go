@@ -41,7 +41,7 @@ type deltaBack struct {
 	buf []float32
 
 	ds     []float32 // gradient by the state of a segment without branches
-	keys   []float32 // k̂ in column panels [C/nr][E][nr]
+	keys   []float32 // k̂ as columns [E,C]
 	k, dk  []float32 // k̂ of the chunk's rows, then q̂ of the segment's; their gradients [2C,ldE]
 	u, du  []float32 // [C,ldW]
 	wdo    []float32 // w, and then do [2C,ldW]
@@ -246,10 +246,11 @@ func (b *Backend) deltaPieceGrad(wk *worker, c deltaPiece, ds []float32) {
 	E, P := a.E, a.Width()
 	ldE, n := b.up(E)+skew, c.n0+c.m
 	for i := range c.n0 {
-		b.unit(w.k[i*ldE:i*ldE+E], a.x[c.row(w, i)*P+(a.K+c.head)*E:][:E], 1)
+		copy(w.k[i*ldE:i*ldE+E], a.x[c.row(w, i)*P+(a.K+c.head)*E:])
+		b.unit(w.k[i*ldE:i*ldE+E], 1)
 	}
 	b.deltaKeys(w.k[c.n0*ldE:], ldE, c.head, c.lo, c.m)
-	b.packColumns(w.keys, w.k, ldE, 0, n, E)
+	b.k.transpose(w.keys, deltaChunk, w.k, ldE, n, E)
 	b.deltaScores(&wk.delta, w.keys, w.k[c.n0*ldE:], ldE, c.n0, c.m)
 	clear(w.dk[:(n+c.m)*ldE])
 	for v := range a.G {
