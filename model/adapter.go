@@ -262,7 +262,7 @@ func (m *Model) loadAdapter(dir string, kind Kind) error {
 		return fmt.Errorf("model: %w", err)
 	}
 	defer file.Close()
-	f := m.cfg.arrangement().View(files.FileOf(file))
+	f := m.cfg.arrangement().View(files.StripText(files.FileOf(file), peftPrefix+"model."))
 	if was := file.Metadata()[baseDigest]; was != "" && m.base.dir != "" {
 		digest, err := m.base.Digest()
 		if err != nil {

@@ -36,6 +36,45 @@ func StripPrefix(f Tensors) Tensors {
 	return f
 }
 
+// ofText is what stands before the layers in the names of adapters that were trained on a model that
+// also reads images, where prefix stands in others.
+const ofText = "language_model."
+
+// StripText returns adapters' tensors under the names of a language model, whose layers are behind
+// prefix.
+func StripText(f Tensors, prefix string) Tensors {
+	if !slices.ContainsFunc(f.Names(),
+		func(name string) bool { return strings.HasPrefix(name, prefix+ofText) }) {
+		return f
+	}
+	return ofVision{f, prefix}
+}
+
+// ofVision is the adapters of a model that also reads images.
+type ofVision struct {
+	Tensors
+	prefix string
+}
+
+// Tensor returns the tensor with the name in a language model.
+func (v ofVision) Tensor(name string) (*OnDisk, bool) {
+	if rest, ok := strings.CutPrefix(name, v.prefix); ok {
+		name = v.prefix + ofText + rest
+	}
+	return v.Tensors.Tensor(name)
+}
+
+// Names returns the names in a language model.
+func (v ofVision) Names() (names []string) {
+	for _, name := range v.Tensors.Names() {
+		if rest, ok := strings.CutPrefix(name, v.prefix+ofText); ok {
+			name = v.prefix + rest
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
 // bareOf is the prefix of every tensor's name except the head's.
 const bareOf = "model."
 
