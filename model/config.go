@@ -114,6 +114,10 @@ func parseConfig(b []byte) (Config, error) {
 			c.Architecture, fam = name, f
 		}
 	}
+	if why := architecture.Refused[modelType]; why != "" {
+		return Config{}, fmt.Errorf("key \"model_type\": %q: %w: it has %s: use a model of type %s",
+			modelType, ErrUnsupported, why, architecture.ModelTypes())
+	}
 	if r.err == nil && c.Architecture == "" {
 		return Config{}, fmt.Errorf("key \"model_type\": %q: %w: use a model of type %s", modelType,
 			ErrUnsupported, architecture.ModelTypes())

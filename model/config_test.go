@@ -230,6 +230,8 @@ func TestReadConfigRefuses(t *testing.T) {
 	}{
 		{qwen, "model_type", "gpt2", true, "model_type"},
 		{qwen, "model_type", nil, true, "model_type"},
+		{qwen, "model_type", "gemma4", true, "it has embeddings by layer, keys and values that several"},
+		{qwen, "model_type", "qwen3_next", true, "it has a mixture of experts"},
 		{qwen, "model_type", 7, false, "model_type"},
 		{qwen, "architectures", []string{"Qwen2ForTokenClassification"}, true, "architectures"},
 		{qwen, "architectures", []string{"LlamaForCausalLM"}, true, "architectures"},

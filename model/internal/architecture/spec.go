@@ -274,6 +274,18 @@ var Families = map[string]Family{
 			{Whole: "shared_mlp.output_linear", Parts: []string{"mlp.down_proj"}}}},
 }
 
+// Refused has, by model_type, what Spec cannot describe of families that users look for.
+var Refused = map[string]string{
+	"gemma4":           gemma4,
+	"gemma4_text":      gemma4,
+	"qwen3_next":       "a mixture of experts",
+	"qwen3_5_moe":      "a mixture of experts",
+	"qwen3_5_moe_text": "a mixture of experts",
+}
+
+// gemma4 is what stands against Gemma 4.
+const gemma4 = "embeddings by layer, keys and values that several layers share, heads whose width differs by layer"
+
 // ModelTypes lists the families' model_type for an error: "llama, mistral, qwen2 or qwen3".
 func ModelTypes() string {
 	var types []string
