@@ -21,8 +21,9 @@ type cachedPrompt struct {
 	// row of the last token's output in Engine.promptH, and of the prompt's states; -1 once all
 	// samples have started
 	row     int
-	started int // samples started
-	left    int // samples not yet ended
+	taken   bool // the row is the last sample's
+	started int  // samples started
+	left    int  // samples not yet ended
 }
 
 // promptChunk is the tokens lo to hi-1 of a prompt, which one step computes.
@@ -58,7 +59,7 @@ func (e *Engine) admit() error {
 		}
 	}
 	for _, h := range e.promptOnly {
-		e.drop(h)
+		e.endStarts(h)
 		h.left = 0
 		e.release(h)
 		for s := range h.r.N {
@@ -162,8 +163,8 @@ func (e *Engine) newSample(h *cachedPrompt, own int) *sample {
 		sm, e.idle = e.idle[n-1], e.idle[:n-1]
 	}
 	row := h.row // the last sample takes the prompt's
-	if h.started+1 < h.r.N {
-		row = e.takeRow()
+	if h.taken = h.started+1 == h.r.N; !h.taken {
+		row = e.freeRow.take()
 	}
 	*sm = sample{
 		prompt: h, s: h.started, row: row, own: e.takePages(sm.own[:0], own), table: sm.table[:0],
@@ -210,7 +211,7 @@ func (e *Engine) startPrompt(r *Request, own int) bool {
 		}
 	}
 	h.at = h.from
-	h.row = e.takeRow()
+	h.row = e.freeRow.take()
 	e.found += h.from
 	if r.Found != nil {
 		r.Found(h.from)
@@ -244,7 +245,7 @@ func (e *Engine) fail(short error) error {
 	if h.r.Failed == nil {
 		return short
 	}
-	e.drop(h)
+	e.endStarts(h)
 	e.release(h)
 	e.popQueue()
 	h.r.Failed(short)

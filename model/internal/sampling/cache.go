@@ -20,7 +20,7 @@ func (e *Engine) allocate() error {
 		e.free = append(e.free, int32(i))
 	}
 	for i := pages.States(e.o.Slots) - 1; i >= 0; i-- {
-		e.freeRow = append(e.freeRow, i)
+		e.freeRow.give(i)
 	}
 	return m.Workspace.Take()
 }
@@ -65,26 +65,28 @@ func (e *Engine) share(sm *sample) {
 	e.copyPage(sm.own[0], sm.prompt.pages[full], part)
 }
 
-// takeRow takes a free row of promptH and of the states.
-func (e *Engine) takeRow() int {
-	row := e.freeRow[len(e.freeRow)-1]
-	e.freeRow = e.freeRow[:len(e.freeRow)-1]
+// rows are free rows of promptH, which are also those of the states of sequences.
+type rows []int
+
+// take takes a row. There is one: a prompt and each sample have one, but the last sample has the
+// prompt's.
+func (r *rows) take() (row int) {
+	last := len(*r) - 1
+	row, *r = (*r)[last], (*r)[:last]
 	return row
 }
 
-// drop frees the resources of a prompt whose last sample will not start.
-func (e *Engine) drop(r *cachedPrompt) {
-	if r.row >= 0 {
-		e.freeRow = append(e.freeRow, r.row)
-	}
-	e.endStarts(r)
-}
+// give gives a row back.
+func (r *rows) give(row int) { *r = append(*r, row) }
 
-// endStarts frees the partly filled last page of a prompt, which it needs only until all its samples
-// have started. Its row is the last one's.
+// endStarts frees the resources that a prompt needs only until all its samples have started: its
+// partly filled last page, and its row unless a sample has taken it.
 func (e *Engine) endStarts(r *cachedPrompt) {
 	if r.row < 0 {
 		return
+	}
+	if !r.taken {
+		e.freeRow.give(r.row)
 	}
 	r.row = -1
 	if len(r.r.Prompt)%e.o.PageTokens != 0 {

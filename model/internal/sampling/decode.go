@@ -191,7 +191,7 @@ func (e *Engine) dropGone() {
 	if h := e.head; h != nil {
 		if first = 1; ask(h.r) {
 			h.left -= h.r.N - h.started
-			e.drop(h)
+			e.endStarts(h)
 			e.release(h)
 			e.popQueue()
 			first = 0
@@ -213,7 +213,7 @@ func (e *Engine) dropGone() {
 // end frees the pages of a sample, or caches them.
 func (e *Engine) end(sm *sample) {
 	e.cacheAnswer(sm)
-	e.freeRow = append(e.freeRow, sm.row)
+	e.freeRow.give(sm.row)
 	sm.prompt.left--
 	e.release(sm.prompt)
 	sm.prompt = nil

@@ -137,7 +137,7 @@ type Engine struct {
 	free    []int32        // free pages
 	// [1] the first of the pages for keys and values that nothing reads, at the cache's end
 	spare   []int32
-	freeRow []int // free rows of promptH, which are also those of the states of sequences
+	freeRow rows
 
 	caching         bool     // EngineOptions.Keep, where the backend allows it
 	tree            prefixes // cached pages that later requests may share
