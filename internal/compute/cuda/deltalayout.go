@@ -61,3 +61,9 @@ func LayDelta(p compute.Pack, st compute.States) (l DeltaLayout) {
 	}
 	return l
 }
+
+// Blocks returns how many blocks compute the rule, and its gradient, at once.
+func (l DeltaLayout) Blocks(s compute.DeltaShape) (forward, backward int) {
+	families := len(l.Families) / 2
+	return families * s.H * ((s.F + deltaCols - 1) / deltaCols), families * s.K
+}
