@@ -47,8 +47,8 @@ func (b *Backend) SiLUConvGrad(dxND compute.Tensor, w *compute.Param, dyND, xND 
 // second with so many blocks: they take no tensor cores, and one block goes through a sequence. A
 // quarter of the rate of float32, a sixteenth of bfloat16's on a card of data centres, is an
 // assumption: no card has run them.
-func (b *Backend) deltaRate(blocks int) float64 {
-	return b.card.FLOPS / 16 / 4 * min(1, float64(blocks)/float64(b.card.SMs))
+func deltaRate(c Card, blocks int) float64 {
+	return c.FLOPS / 16 / 4 * min(1, float64(blocks)/float64(c.SMs))
 }
 
 // GatedDelta queues one kernel.
@@ -58,14 +58,14 @@ func (b *Backend) GatedDelta(oNHF, xNC, aNH, bNH compute.Tensor, _, _ *compute.P
 	if xNC.Len() == 0 {
 		return
 	}
-	l := b.deltaLayout(p, st)
+	l := deltaLayout(b, p, st)
 	c := elements.GatedDelta(xNC.Len()/s.Width(), s, st)
 	blocks, _ := l.Blocks(s)
-	b.queue(command{flops: c.FLOPs, rate: b.deltaRate(blocks), bytes: c.Bytes})
+	b.queue(command{flops: c.FLOPs, rate: deltaRate(b.card, blocks), bytes: c.Bytes})
 }
 
 // deltaLayout brings a pack's layout to the device.
-func (b *Backend) deltaLayout(p compute.Pack, st compute.States) cuda.DeltaLayout {
+func deltaLayout(b *Backend, p compute.Pack, st compute.States) cuda.DeltaLayout {
 	l := cuda.LayDelta(p, st)
 	b.index("segments", l.Segments)
 	b.index("families", l.Families)
@@ -80,15 +80,15 @@ func (b *Backend) GatedDeltaGrad(dxNC, daNH, dbNH, doNHF, _, xNC, aNH, _ compute
 	if xNC.Len() == 0 {
 		return
 	}
-	l := b.deltaLayout(p, compute.States{})
+	l := deltaLayout(b, p, compute.States{})
 	N, state := xNC.Len()/s.Width(), float64(s.H*s.E*s.F)
 	forward, backward := l.Blocks(s)
 	c := elements.GatedDelta(N, s, compute.States{})
 	kept := wide * (float64(l.Chunks)*state + float64(N*s.H*s.F))
-	b.queue(command{flops: c.FLOPs / 3 * 2, rate: b.deltaRate(forward), bytes: c.Bytes + kept})
+	b.queue(command{flops: c.FLOPs / 3 * 2, rate: deltaRate(b.card, forward), bytes: c.Bytes + kept})
 	places := float64(l.Ends + len(l.Families)/2)
 	b.copies(wide * places * state)
-	b.queue(command{flops: c.FLOPs / 3 * 6, rate: b.deltaRate(backward),
+	b.queue(command{flops: c.FLOPs / 3 * 6, rate: deltaRate(b.card, backward),
 		bytes: kept + b.bytes(xNC) + b.bytes(dxNC) + b.bytes(doNHF) + 2*b.bytes(dbNH)})
 	b.moves(b.bytes(aNH) + b.bytes(daNH) + wide*float64(N*s.H))
 }

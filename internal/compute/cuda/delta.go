@@ -73,7 +73,8 @@ type deltaRule struct {
 	segs, fams driver.Ptr
 }
 
-func (b *Backend) deltaRule(op string, xNC, aNH, bNH compute.Tensor, A, dt *compute.Param,
+// newDeltaRule checks the operands, and returns them.
+func newDeltaRule(b *Backend, op string, xNC, aNH, bNH compute.Tensor, A, dt *compute.Param,
 	s compute.DeltaShape, p compute.Pack, st compute.States) (r deltaRule) {
 	r.N = compute.CheckGatedDelta(op, xNC, aNH, bNH, A, dt, s, p, st, b.DeltaState(s))
 	if b.DeltaState(s) == 0 {
@@ -103,7 +104,7 @@ func (r *deltaRule) forward(b *Backend, o, ends, u, kept driver.Ptr) {
 func (b *Backend) GatedDelta(oNHF, xNC, aNH, bNH compute.Tensor, A, dt *compute.Param,
 	s compute.DeltaShape, p compute.Pack, st compute.States) {
 	const op = "GatedDelta"
-	r := b.deltaRule(op, xNC, aNH, bNH, A, dt, s, p, st)
+	r := newDeltaRule(b, op, xNC, aNH, bNH, A, dt, s, p, st)
 	o := b.narrowView(op, "o", oNHF, r.N*s.H*s.F)
 	if r.N == 0 {
 		return
@@ -124,7 +125,7 @@ func (r *deltaRule) stateBytes(n int) int64 { return 4 * int64(n) * int64(r.H*r.
 func (b *Backend) GatedDeltaGrad(dxNC, daNH, dbNH, doNHF, oNHF, xNC, aNH, bNH compute.Tensor, A,
 	dt *compute.Param, s compute.DeltaShape, p compute.Pack) {
 	const op = "GatedDeltaGrad"
-	r := b.deltaRule(op, xNC, aNH, bNH, A, dt, s, p, compute.States{})
+	r := newDeltaRule(b, op, xNC, aNH, bNH, A, dt, s, p, compute.States{})
 	N, H := r.N, s.H
 	dx, do := b.narrowView(op, "dx", dxNC, N*s.Width()), b.narrowView(op, "do", doNHF, N*H*s.F)
 	da, db := b.narrowView(op, "da", daNH, N*H), b.narrowView(op, "db", dbNH, N*H)
