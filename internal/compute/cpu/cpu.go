@@ -93,8 +93,7 @@ type Backend struct {
 	sums                   []float64
 	jobs                   []attnJob
 	rows                   []decodeRows
-	conv                   convScratch
-	deltaEnds, deltaKept   []float32 // states that branches go on from; of GatedDeltaGrad
+	mix                    mixScratch
 }
 
 // args is what the tasks of the running operation read. Tasks are functions that

@@ -27,7 +27,9 @@ const deltaChunk = 64
 // deltaArgs is what the tasks of the gated delta rule read.
 type deltaArgs struct {
 	compute.DeltaShape
+	k                *kernels
 	G, W             int // value heads of a key head; F in whole panels
+	part             int // elements of a key head's part of a state
 	x, a, b, o       []float32
 	A                []float64 // [H] exp(A)
 	dt, states, ends []float32
@@ -92,7 +94,7 @@ func (b *Backend) GatedDelta(oNHF, xNC, aNH, bNH compute.Tensor, A, dt *compute.
 	a.o, a.st = f32(op, "o", oNHF, N*s.H*s.F), st
 	a.states = opt(op, "states", st.Rows, st.Rows.Len())
 	a.grad.on = false
-	b.run(len(a.jobs), (*Backend).deltaForward)
+	b.run(len(a.jobs), func(b *Backend, wk *worker, t int) { b.delta.forward(wk, t) })
 }
 
 // deltaOperands sets the operands, the tasks, and the memory of the workers and of segments that
@@ -100,7 +102,7 @@ func (b *Backend) GatedDelta(oNHF, xNC, aNH, bNH compute.Tensor, A, dt *compute.
 func (b *Backend) deltaOperands(op string, N int, xNC, aNH, bNH compute.Tensor, A,
 	dt *compute.Param, s compute.DeltaShape, p compute.Pack) {
 	a, H := &b.delta, s.H
-	a.DeltaShape, a.G, a.W, a.pack = s, H/s.K, b.up(s.F), p
+	a.DeltaShape, a.k, a.G, a.W, a.part, a.pack = s, b.k, H/s.K, b.up(s.F), b.deltaPart(s), p
 	a.x, a.a, a.b = f32(op, "x", xNC, N*s.Width()), f32(op, "a", aNH, N*H), f32(op, "b", bNH, N*H)
 	a.dt = f32(op, "dt", dt.W, H)
 	a.A = a.A[:0]
@@ -127,17 +129,17 @@ func (b *Backend) deltaOperands(op string, N int, xNC, aNH, bNH compute.Tensor, 
 		}
 	}
 	slices.SortStableFunc(a.jobs, func(x, y family) int { return cmp.Compare(y.pairs, x.pairs) })
-	a.ends = b.grow(&b.deltaEnds, branching*b.DeltaState(s))
+	a.ends = b.grow(&b.mix.ends, branching*b.DeltaState(s))
 	for w := range b.workers {
-		b.deltaRoom(&b.workers[w].delta, s)
+		a.room(&b.workers[w].delta)
 	}
 }
 
-// deltaRoom makes a worker's memory.
-func (b *Backend) deltaRoom(w *deltaWork, s compute.DeltaShape) {
+// room makes a worker's memory.
+func (a *deltaArgs) room(w *deltaWork) {
 	const C = deltaChunk
-	sizes := []int{b.deltaPart(s), 2 * C * s.E, C * deltaLd, C * deltaLd, C * deltaLd, C * deltaLd,
-		C * deltaLd, 2 * C * b.k.nr, C * b.k.nr, C}
+	sizes := []int{a.part, 2 * C * a.E, C * deltaLd, C * deltaLd, C * deltaLd, C * deltaLd,
+		C * deltaLd, 2 * C * a.k.nr, C * a.k.nr, C}
 	total := 0
 	for _, n := range sizes {
 		total += n
@@ -150,11 +152,10 @@ func (b *Backend) deltaRoom(w *deltaWork, s compute.DeltaShape) {
 	w.decay = slices.Grow(w.decay[:0], C)[:C]
 }
 
-// part returns the memory of segment n's state of a key head: of its slot, of those that branches
+// place returns the memory of segment n's state of a key head: of its slot, of those that branches
 // go on from, or of the worker.
-func (b *Backend) deltaAt(wk *worker, n, head int) []float32 {
-	a := &b.delta
-	size := b.deltaPart(a.DeltaShape)
+func (a *deltaArgs) place(wk *worker, n, head int) []float32 {
+	size := a.part
 	switch to := a.st.Target(n); {
 	case to >= 0:
 		return a.states[(to*a.K+head)*size:][:size]
@@ -164,13 +165,13 @@ func (b *Backend) deltaAt(wk *worker, n, head int) []float32 {
 	return wk.delta.state
 }
 
-// deltaBegin returns segment n's state of a key head before its first token.
-func (b *Backend) deltaBegin(wk *worker, n, head int) []float32 {
-	a, s := &b.delta, b.deltaAt(wk, n, head)
+// begin returns segment n's state of a key head before its first token.
+func (a *deltaArgs) begin(wk *worker, n, head int) []float32 {
+	s := a.place(wk, n, head)
 	from := a.st.Source(n)
 	switch {
 	case a.pack.Branched(n):
-		copy(s, b.deltaAt(wk, int(a.pack.Parent[n]), head))
+		copy(s, a.place(wk, int(a.pack.Parent[n]), head))
 	case from >= 0:
 		if from != a.st.Target(n) {
 			copy(s, a.states[(from*a.K+head)*len(s):][:len(s)])
@@ -185,36 +186,38 @@ func (b *Backend) deltaBegin(wk *worker, n, head int) []float32 {
 	return s
 }
 
-// deltaForward computes one task of GatedDelta.
-func (b *Backend) deltaForward(wk *worker, t int) {
-	a := &b.delta
+// forward computes one task of GatedDelta.
+func (a *deltaArgs) forward(wk *worker, t int) {
 	f := a.jobs[t]
 	for n := f.s0; n < f.s1; n++ {
-		s := b.deltaBegin(wk, n, f.head)
+		s := a.begin(wk, n, f.head)
 		if a.grad.on {
 			wk.back.folded = a.grad.first[n]
 		}
 		for lo, end := int(a.pack.Start[n]), int(a.pack.Start[n+1]); lo < end; {
 			hi := min(end, lo+deltaChunk-int(s[0]))
-			b.deltaRows(wk, s, f.head, lo, hi)
+			a.rows(wk, s, f.head, lo, hi)
 			lo = hi
 		}
 	}
 }
 
+// wide returns n elements in whole panels.
+func (a *deltaArgs) wide(n int) int { return (n + a.k.nr - 1) / a.k.nr * a.k.nr }
+
 // tile computes nr columns of a product of m rows, with the arguments of kernels.gemm.
-func (b *Backend) tile(m int, x []float32, rs, cs int, y []float32, ldb int, c []float32, ldc, k,
+func (a *deltaArgs) tile(m int, x []float32, rs, cs int, y []float32, ldb int, c []float32, ldc, k,
 	acc int) {
-	blocks := (m + b.k.mr - 1) / b.k.mr
+	blocks := (m + a.k.mr - 1) / a.k.mr
 	for t := range blocks {
 		i, end := m*t/blocks, m*(t+1)/blocks
-		b.k.gemm[end-i-1](x[i*rs:], rs, cs, y, ldb, c[i*ldc:], ldc, k, acc)
+		a.k.gemm[end-i-1](x[i*rs:], rs, cs, y, ldb, c[i*ldc:], ldc, k, acc)
 	}
 }
 
 // unit makes y, in place, y over its length, times s.
-func (b *Backend) unit(y []float32, s float64) {
-	b.k.scale(y, float32(s/math.Sqrt(b.k.sumSquares(y)+compute.DeltaEps)))
+func (a *deltaArgs) unit(y []float32, s float64) {
+	a.k.scale(y, float32(s/math.Sqrt(a.k.sumSquares(y)+compute.DeltaEps)))
 }
 
 // gates returns the decay of token n of value head h, its derivative by a, and β.
@@ -225,10 +228,9 @@ func (a *deltaArgs) gates(n, h int) (g, slope float64, beta float32) {
 		float32(1 / (1 + math.Exp(-float64(a.b[n*a.H+h]))))
 }
 
-// deltaKeys writes the normalised keys and queries of m rows from lo on to kq, the keys first. The
+// unitKeys writes the normalised keys and queries of m rows from lo on to kq, the keys first. The
 // rows are copied before: they come from memory, and the processor asks for several at once.
-func (b *Backend) deltaKeys(kq []float32, ld, head, lo, m int) {
-	a := &b.delta
+func (a *deltaArgs) unitKeys(kq []float32, ld, head, lo, m int) {
 	C, E := a.Width(), a.E
 	for i := range m {
 		row := a.x[(lo+i)*C:]
@@ -236,53 +238,53 @@ func (b *Backend) deltaKeys(kq []float32, ld, head, lo, m int) {
 		copy(kq[(m+i)*ld:(m+i)*ld+E], row[head*E:])
 	}
 	for i := range m {
-		b.unit(kq[i*ld:i*ld+E], 1)
-		b.unit(kq[(m+i)*ld:(m+i)*ld+E], 1/math.Sqrt(float64(E)))
+		a.unit(kq[i*ld:i*ld+E], 1)
+		a.unit(kq[(m+i)*ld:(m+i)*ld+E], 1/math.Sqrt(float64(E)))
 	}
 }
 
-// deltaFactors writes the factors of u_j in u_i, negative and with β unless it is nil, and in o_i,
+// factors writes the factors of u_j in u_i, negative and with β unless it is nil, and in o_i,
 // of m rows from the chunk's row n0 on.
-func (b *Backend) deltaFactors(w *deltaWork, n0, m int, beta []float32) {
+func (a *deltaArgs) factors(w *deltaWork, n0, m int, beta []float32) {
 	for i := range m {
 		row, n := i*deltaLd, n0+i+1
 		d, gi := w.d[row:row+n], w.decay[n0+i]
 		for j, g := range w.decay[:n] {
 			d[j] = float32(gi - g)
 		}
-		b.k.expSum(d, 0)
+		a.k.expSum(d, 0)
 		s := float32(-1)
 		if beta != nil {
 			s = -beta[i]
 		}
 		f, p := w.m[row:row+n], w.p[row:row+deltaChunk]
-		b.k.mulScale(f, w.kk[row:row+n], d, s)
-		b.k.mulScale(p[:n], w.qk[row:row+n], d, 1)
+		a.k.mulScale(f, w.kk[row:row+n], d, s)
+		a.k.mulScale(p[:n], w.qk[row:row+n], d, 1)
 		clear(p[n:])
 		f[n-1] = 0
 	}
 }
 
-// deltaScores writes k̂_i·k̂_j and q̂_i·k̂_j of m rows from the chunk's row n0 on: keys, as
+// scores writes k̂_i·k̂_j and q̂_i·k̂_j of m rows from the chunk's row n0 on: keys, as
 // columns, and kq.
-func (b *Backend) deltaScores(w *deltaWork, keys, kq []float32, ld, n0, m int) {
-	nr, E := b.k.nr, b.delta.E
+func (a *deltaArgs) scores(w *deltaWork, keys, kq []float32, ld, n0, m int) {
+	nr, E := a.k.nr, a.E
 	for j := 0; j < n0+m; j += nr {
 		i := max(0, j-n0) // rows before do not see these columns
-		b.tile(m-i, kq[i*ld:], ld, 1, keys[j:], deltaChunk, w.kk[i*deltaLd+j:], deltaLd, E, 0)
-		b.tile(m-i, kq[(m+i)*ld:], ld, 1, keys[j:], deltaChunk, w.qk[i*deltaLd+j:], deltaLd, E, 0)
+		a.tile(m-i, kq[i*ld:], ld, 1, keys[j:], deltaChunk, w.kk[i*deltaLd+j:], deltaLd, E, 0)
+		a.tile(m-i, kq[(m+i)*ld:], ld, 1, keys[j:], deltaChunk, w.qk[i*deltaLd+j:], deltaLd, E, 0)
 	}
 }
 
-// deltaRows goes on from the state s of a key head with the rows lo to hi-1, which lie in one chunk.
-func (b *Backend) deltaRows(wk *worker, s []float32, head, lo, hi int) {
+// rows goes on from the state s of a key head with the rows lo to hi-1, which lie in one chunk.
+func (a *deltaArgs) rows(wk *worker, s []float32, head, lo, hi int) {
 	const C = deltaChunk
-	a, w, nr := &b.delta, &wk.delta, b.k.nr
+	w, nr := &wk.delta, a.k.nr
 	E, F, H, m, n0 := a.E, a.F, a.H, hi-lo, int(s[0])
 	keys := s[deltaHeader : deltaHeader+E*C]
-	b.deltaKeys(w.kq, E, head, lo, m)
-	b.k.transpose(keys[n0:], C, w.kq, E, m, E)
-	b.deltaScores(w, keys, w.kq, E, n0, m)
+	a.unitKeys(w.kq, E, head, lo, m)
+	a.k.transpose(keys[n0:], C, w.kq, E, m, E)
+	a.scores(w, keys, w.kq, E, n0, m)
 	full, folded, rows := n0+m == C, s[1] != 0, 2*m
 	if a.grad.on {
 		rows = m
@@ -303,11 +305,11 @@ func (b *Backend) deltaRows(wk *worker, s []float32, head, lo, hi int) {
 			sum = float64(high) + float64(low)
 			g[2*(n0+i)], g[2*(n0+i)+1], w.decay[n0+i], w.beta[i] = high, low, sum, beta
 		}
-		b.deltaFactors(w, n0, m, w.beta)
+		a.factors(w, n0, m, w.beta)
 		for f := 0; f < F; f += nr {
 			uq, Sq, cols := u[f*C:f*C+C*nr], S[f*E:f*E+E*nr], min(nr, F-f)
 			if folded { // by the queries too, unless the output is known
-				b.tile(rows, w.kq, E, 1, Sq, nr, w.r, nr, E, 0)
+				a.tile(rows, w.kq, E, 1, Sq, nr, w.r, nr, E, 0)
 			}
 			for i := range m {
 				row := uq[(n0+i)*nr : (n0+i+1)*nr]
@@ -315,26 +317,26 @@ func (b *Backend) deltaRows(wk *worker, s []float32, head, lo, hi int) {
 				clear(row[cols:])
 				if folded {
 					decay := float32(math.Exp(w.decay[n0+i]))
-					b.k.axpy(row, w.r[i*nr:(i+1)*nr], -decay)
+					a.k.axpy(row, w.r[i*nr:(i+1)*nr], -decay)
 					if !a.grad.on {
-						b.k.scale(w.r[(m+i)*nr:(m+i+1)*nr], decay)
+						a.k.scale(w.r[(m+i)*nr:(m+i+1)*nr], decay)
 					}
 				}
-				b.k.scale(row, w.beta[i])
+				a.k.scale(row, w.beta[i])
 			}
-			b.deltaSolve(w.m, uq, n0, m)
+			a.solve(w.m, uq, n0, m)
 			if !a.grad.on {
-				b.deltaOut(w, uq, n0, m, folded)
+				a.addOutputs(w, uq, n0, m, folded)
 				for i := range m {
 					copy(a.o[((lo+i)*H+h)*F+f:][:cols], w.r[(m+i)*nr:])
 				}
 			}
 			if full {
-				b.deltaFold(w, keys, Sq, uq)
+				a.fold(w, keys, Sq, uq)
 			}
 		}
 		if a.grad.on {
-			b.deltaKeep(wk, S, u, h, lo, n0, m, full)
+			a.keep(wk, S, u, h, lo, n0, m, full)
 		}
 	}
 	if s[0] = float32(n0 + m); full {
@@ -343,38 +345,38 @@ func (b *Backend) deltaRows(wk *worker, s []float32, head, lo, hi int) {
 	}
 }
 
-// deltaOut adds to a panel of outputs, in r behind m rows, or makes it of, what u gives.
-func (b *Backend) deltaOut(w *deltaWork, u []float32, n0, m int, add bool) {
-	nr, mr := b.k.nr, b.k.mr
+// addOutputs adds to a panel of outputs, in r behind m rows, or makes it of, what u gives.
+func (a *deltaArgs) addOutputs(w *deltaWork, u []float32, n0, m int, add bool) {
+	nr, mr := a.k.nr, a.k.mr
 	for i := 0; i < m; i += mr {
 		end := min(m, i+mr)
-		b.tile(end-i, w.p[i*deltaLd:], deltaLd, 1, u, nr, w.r[(m+i)*nr:], nr, n0+end, asInt(add))
+		a.tile(end-i, w.p[i*deltaLd:], deltaLd, 1, u, nr, w.r[(m+i)*nr:], nr, n0+end, asInt(add))
 	}
 }
 
-// deltaSolve adds to the rows n0 to n0+m-1 of a panel of u what the rows before each give, by the
+// solve adds to the rows n0 to n0+m-1 of a panel of u what the rows before each give, by the
 // factors.
-func (b *Backend) deltaSolve(factors, u []float32, n0, m int) {
-	nr, mr := b.k.nr, b.k.mr
+func (a *deltaArgs) solve(factors, u []float32, n0, m int) {
+	nr, mr := a.k.nr, a.k.mr
 	for i := 0; i < m; i += mr {
 		end := min(m, i+mr)
-		b.tile(end-i, factors[i*deltaLd:], deltaLd, 1, u, nr, u[(n0+i)*nr:], nr, n0+i, 1)
+		a.tile(end-i, factors[i*deltaLd:], deltaLd, 1, u, nr, u[(n0+i)*nr:], nr, n0+i, 1)
 		for r := i + 1; r < end; r++ {
-			b.tile(1, factors[r*deltaLd+n0+i:], deltaLd, 1, u[(n0+i)*nr:], nr, u[(n0+r)*nr:], nr,
+			a.tile(1, factors[r*deltaLd+n0+i:], deltaLd, 1, u[(n0+i)*nr:], nr, u[(n0+r)*nr:], nr,
 				r-i, 1)
 		}
 	}
 }
 
-// deltaFold makes a panel of the state behind a chunk of the one before.
-func (b *Backend) deltaFold(w *deltaWork, keys, S, u []float32) {
+// fold makes a panel of the state behind a chunk of the one before.
+func (a *deltaArgs) fold(w *deltaWork, keys, S, u []float32) {
 	const C = deltaChunk
-	nr, E, last := b.k.nr, b.delta.E, w.decay[C-1]
-	b.k.scale(S, float32(math.Exp(last)))
+	nr, E, last := a.k.nr, a.E, w.decay[C-1]
+	a.k.scale(S, float32(math.Exp(last)))
 	for j := range C {
 		row := w.ue[j*nr : (j+1)*nr]
 		copy(row, u[j*nr:])
-		b.k.scale(row, float32(math.Exp(last-w.decay[j])))
+		a.k.scale(row, float32(math.Exp(last-w.decay[j])))
 	}
-	b.tile(E, keys, C, 1, w.ue, nr, S, nr, C, 1)
+	a.tile(E, keys, C, 1, w.ue, nr, S, nr, C, 1)
 }

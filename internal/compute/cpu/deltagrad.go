@@ -46,7 +46,7 @@ type deltaBack struct {
 	u, du  []float32 // [C,ldW]
 	wdo    []float32 // w, and then do [2C,ldW]
 	tmp    []float32 // [C,ldW]
-	uT     []float32 // u in column panels [C/nr][W][nr]
+	uT     []float32 // u as columns [F,C]
 	x      []float32 // w_i·u_j, then do_i·u_j [2C,ldC]
 	sT     []float32 // S or dS', transposed, in panels [E/nr][W][nr]
 	rows   []int32   // of the tokens before the segment's in the chunk
@@ -71,9 +71,9 @@ func (b *Backend) GatedDeltaGrad(dxNC, daNH, dbNH, doNHF, oNHF, xNC, aNH, bNH co
 	d.dx, d.da, d.db = f32(op, "dx", dxNC, N*s.Width()), f32(op, "da", daNH, N*H),
 		f32(op, "db", dbNH, N*H)
 	d.do = f32(op, "do", doNHF, N*H*s.F)
-	folds := b.deltaFolds(p)
+	folds := a.number()
 	sizes := [...]int{N * H * a.W, folds * H * a.W * E, len(a.ends) / b.DeltaState(s) * H * a.W * E}
-	memory := b.grow(&b.deltaKept, sizes[0]+sizes[1]+sizes[2])
+	memory := b.grow(&b.mix.kept, sizes[0]+sizes[1]+sizes[2])
 	d.u, memory = memory[:sizes[0]], memory[sizes[0]:]
 	d.states, d.dends = memory[:sizes[1]], memory[sizes[1]:]
 	clear(d.dends)
@@ -82,11 +82,11 @@ func (b *Backend) GatedDeltaGrad(dxNC, daNH, dbNH, doNHF, oNHF, xNC, aNH, bNH co
 	d.rest = slices.Grow(d.rest[:0], branching)[:branching]
 	clear(d.rest)
 	for w := range b.workers {
-		b.deltaBackRoom(&b.workers[w].back)
+		a.backRoom(&b.workers[w].back)
 	}
 	b.run(len(a.jobs), func(b *Backend, wk *worker, t int) {
-		b.deltaForward(wk, t)
-		b.deltaBackward(wk, t)
+		a.forward(wk, t)
+		a.backward(wk, t)
 	})
 	b.g, b.m = opt(op, "A.G", A.G, H), opt(op, "dt.G", dt.G, H)
 	b.N = N
@@ -109,9 +109,10 @@ func (b *Backend) GatedDeltaGrad(dxNC, daNH, dbNH, doNHF, oNHF, xNC, aNH, bNH co
 	})
 }
 
-// deltaFolds numbers the states behind whole chunks, and returns how many there are.
-func (b *Backend) deltaFolds(p compute.Pack) (folds int) {
-	d := &b.delta.grad
+// number numbers the states behind whole chunks, and returns how many there are.
+func (a *deltaArgs) number() (folds int) {
+	p := a.pack
+	d := &a.grad
 	d.first, d.last, d.before, d.lengths = d.first[:0], d.last[:0], d.before[:0], d.lengths[:0]
 	for n := range p.Segments() {
 		before, last := 0, -1
@@ -131,11 +132,10 @@ func (b *Backend) deltaFolds(p compute.Pack) (folds int) {
 	return folds
 }
 
-// deltaBackRoom makes a worker's memory.
-func (b *Backend) deltaBackRoom(w *deltaBack) {
+// backRoom makes a worker's memory.
+func (a *deltaArgs) backRoom(w *deltaBack) {
 	const C = deltaChunk
-	a := &b.delta
-	ldE, ldW, wide := b.up(a.E)+skew, a.W+skew, b.up(a.E)
+	ldE, ldW, wide := a.wide(a.E)+skew, a.W+skew, a.wide(a.E)
 	sizes := [...]int{a.G * a.W * a.E, C * a.E, 2 * C * ldE, 2 * C * ldE, C * ldW, C * ldW,
 		2 * C * ldW, C * ldW, C * a.W, 2 * C * deltaLd, wide * a.W}
 	total := 0
@@ -151,9 +151,9 @@ func (b *Backend) deltaBackRoom(w *deltaBack) {
 	w.rest = slices.Grow(w.rest[:0], a.G)[:a.G]
 }
 
-// deltaKeep keeps u, g and the states of a chunk that deltaRows has done.
-func (b *Backend) deltaKeep(wk *worker, S, u []float32, h, lo, n0, m int, full bool) {
-	a, d, nr := &b.delta, &b.delta.grad, b.k.nr
+// keep keeps u, g and the states of a chunk that deltaRows has done.
+func (a *deltaArgs) keep(wk *worker, S, u []float32, h, lo, n0, m int, full bool) {
+	d, nr := &a.grad, a.k.nr
 	for i := range m {
 		to := d.u[((lo+i)*a.H+h)*a.W:][:a.W]
 		for q := 0; q < a.W; q += nr {
@@ -166,10 +166,10 @@ func (b *Backend) deltaKeep(wk *worker, S, u []float32, h, lo, n0, m int, full b
 	}
 }
 
-// deltaBackward computes the gradients of one task, of which deltaForward has kept what it needs.
-func (b *Backend) deltaBackward(wk *worker, t int) {
+// backward computes the gradients of one task, of which deltaForward has kept what it needs.
+func (a *deltaArgs) backward(wk *worker, t int) {
 	const C = deltaChunk
-	a, d, w := &b.delta, &b.delta.grad, &wk.back
+	d, w := &a.grad, &wk.back
 	f, size, P := a.jobs[t], a.W*a.E, a.Width()
 	for n := int(a.pack.Start[f.s0]); n < int(a.pack.Start[f.s1]); n++ {
 		row := d.dx[n*P:]
@@ -187,7 +187,7 @@ func (b *Backend) deltaBackward(wk *worker, t int) {
 			clear(w.rest)
 		}
 		first, before, length := int(a.pack.Start[n]), d.before[n], d.lengths[n]
-		b.deltaPath(w, n, before%C)
+		a.path(w, n, before%C)
 		fold := d.last[n]
 		for end := before + length; end > before; {
 			lo := max(before, (end-1)/C*C)
@@ -202,14 +202,14 @@ func (b *Backend) deltaBackward(wk *worker, t int) {
 				}
 			}
 			c.begin = fold
-			b.deltaPieceGrad(wk, c, ds)
+			a.pieceGrad(wk, c, ds)
 			end = lo
 		}
 		if !a.pack.Branched(n) {
 			continue
 		}
 		up := a.end[a.pack.Parent[n]]
-		b.k.add(d.dends[(up*a.H+f.head*a.G)*size:][:a.G*size], ds)
+		a.k.add(d.dends[(up*a.H+f.head*a.G)*size:][:a.G*size], ds)
 		for v, x := range w.rest {
 			if before%C > 0 {
 				d.rest[up*a.H+f.head*a.G+v] += x
@@ -218,9 +218,8 @@ func (b *Backend) deltaBackward(wk *worker, t int) {
 	}
 }
 
-// deltaPath sets rows to the n0 tokens before segment n.
-func (b *Backend) deltaPath(w *deltaBack, n, n0 int) {
-	a := &b.delta
+// path sets rows to the n0 tokens before segment n.
+func (a *deltaArgs) path(w *deltaBack, n, n0 int) {
 	w.rows, w.path = w.rows[:0], a.pack.Ancestors(w.path[:0], n)
 	for _, s := range slices.Backward(w.path) {
 		for m := a.pack.Start[s+1] - 1; m >= a.pack.Start[s] && len(w.rows) < n0; m-- {
@@ -239,34 +238,34 @@ type deltaPiece struct {
 	fold, begin     int
 }
 
-// deltaPieceGrad computes the gradients of a piece. ds is the gradient by the states behind it, and
+// pieceGrad computes the gradients of a piece. ds is the gradient by the states behind it, and
 // becomes that by the states before its chunk.
-func (b *Backend) deltaPieceGrad(wk *worker, c deltaPiece, ds []float32) {
-	a, d, w := &b.delta, &b.delta.grad, &wk.back
+func (a *deltaArgs) pieceGrad(wk *worker, c deltaPiece, ds []float32) {
+	d, w := &a.grad, &wk.back
 	E, P := a.E, a.Width()
-	ldE, n := b.up(E)+skew, c.n0+c.m
+	ldE, n := a.wide(E)+skew, c.n0+c.m
 	for i := range c.n0 {
 		copy(w.k[i*ldE:i*ldE+E], a.x[c.row(w, i)*P+(a.K+c.head)*E:])
-		b.unit(w.k[i*ldE:i*ldE+E], 1)
+		a.unit(w.k[i*ldE:i*ldE+E], 1)
 	}
-	b.deltaKeys(w.k[c.n0*ldE:], ldE, c.head, c.lo, c.m)
-	b.k.transpose(w.keys, deltaChunk, w.k, ldE, n, E)
-	b.deltaScores(&wk.delta, w.keys, w.k[c.n0*ldE:], ldE, c.n0, c.m)
+	a.unitKeys(w.k[c.n0*ldE:], ldE, c.head, c.lo, c.m)
+	a.k.transpose(w.keys, deltaChunk, w.k, ldE, n, E)
+	a.scores(&wk.delta, w.keys, w.k[c.n0*ldE:], ldE, c.n0, c.m)
 	clear(w.dk[:(n+c.m)*ldE])
 	for v := range a.G {
-		b.deltaValueGrad(wk, c, v, ds[v*a.W*E:(v+1)*a.W*E])
+		a.valueGrad(wk, c, v, ds[v*a.W*E:(v+1)*a.W*E])
 	}
 	for i := range n {
 		row := c.row(w, i) * P
 		dk := d.dx[row+(a.K+c.head)*E:][:E]
-		b.k.add(dk, w.dk[i*ldE:i*ldE+E])
+		a.k.add(dk, w.dk[i*ldE:i*ldE+E])
 		if i < c.n0 {
 			continue
 		}
-		b.unitGrad(dk, w.k[i*ldE:i*ldE+E], a.x[row+(a.K+c.head)*E:][:E], 1)
+		a.unitGrad(dk, w.k[i*ldE:i*ldE+E], a.x[row+(a.K+c.head)*E:][:E], 1)
 		dq, at := d.dx[row+c.head*E:][:E], (c.m+i)*ldE
 		copy(dq, w.dk[at:at+E])
-		b.unitGrad(dq, w.k[at:at+E], a.x[row+c.head*E:][:E], float64(E))
+		a.unitGrad(dq, w.k[at:at+E], a.x[row+c.head*E:][:E], float64(E))
 	}
 }
 
@@ -279,18 +278,18 @@ func (c deltaPiece) row(w *deltaBack, i int) int {
 }
 
 // unitGrad makes dy, the gradient by the y that unit made of x and 1/sqrt(scale), that by x.
-func (b *Backend) unitGrad(dy, y, x []float32, scale float64) {
-	r := 1 / math.Sqrt(b.k.sumSquares(x)+compute.DeltaEps) / math.Sqrt(scale)
-	b.k.axpy(dy, y, -float32(scale)*b.k.dot(dy, y))
-	b.k.scale(dy, float32(r))
+func (a *deltaArgs) unitGrad(dy, y, x []float32, scale float64) {
+	r := 1 / math.Sqrt(a.k.sumSquares(x)+compute.DeltaEps) / math.Sqrt(scale)
+	a.k.axpy(dy, y, -float32(scale)*a.k.dot(dy, y))
+	a.k.scale(dy, float32(r))
 }
 
-// deltaValueGrad computes what one value head of a piece gives.
-func (b *Backend) deltaValueGrad(wk *worker, c deltaPiece, v int, ds []float32) {
+// valueGrad computes what one value head of a piece gives.
+func (a *deltaArgs) valueGrad(wk *worker, c deltaPiece, v int, ds []float32) {
 	const C = deltaChunk
-	a, d, w, fw, nr, mr := &b.delta, &b.delta.grad, &wk.back, &wk.delta, b.k.nr, b.k.mr
+	d, w, fw, nr, mr := &a.grad, &wk.back, &wk.delta, a.k.nr, a.k.mr
 	E, F, W, H, P, m, n0 := a.E, a.F, a.W, a.H, a.Width(), c.m, c.n0
-	ldE, ldW, n, h := b.up(E)+skew, W+skew, n0+m, c.head*a.G+v
+	ldE, ldW, n, h := a.wide(E)+skew, W+skew, n0+m, c.head*a.G+v
 	value := 2*a.K*E + h*F
 	w0, do := w.wdo[:m*ldW], w.wdo[m*ldW:2*m*ldW]
 	for j := range n {
@@ -308,15 +307,15 @@ func (b *Backend) deltaValueGrad(wk *worker, c deltaPiece, v int, ds []float32) 
 		clear(to[F:])
 		_, _, fw.beta[j-n0] = a.gates(row, h)
 	}
-	b.deltaFactors(fw, n0, m, nil)
+	a.factors(fw, n0, m, nil)
 	last, rest := fw.decay[n-1], w.rest[v]
 	if c.full {
-		rest = b.deltaBehind(w, c, h, n, ds, fw)
+		rest = a.behind(w, c, h, n, ds, fw)
 	}
 	for q := 0; q < W; q += nr {
 		for j := 0; j < n; j += mr {
 			i := max(0, j-n0)
-			b.tile(min(mr, n-j), fw.p[i*deltaLd+j:], 1, deltaLd, do[i*ldW+q:], ldW,
+			a.tile(min(mr, n-j), fw.p[i*deltaLd+j:], 1, deltaLd, do[i*ldW+q:], ldW,
 				w.du[j*ldW+q:], ldW, m-i, 1)
 		}
 		for end := m; end > 0; {
@@ -324,14 +323,14 @@ func (b *Backend) deltaValueGrad(wk *worker, c deltaPiece, v int, ds []float32) 
 			for r := end - 1; r >= i; r-- {
 				row := w0[r*ldW+q : r*ldW+q+nr]
 				copy(row, w.du[(n0+r)*ldW+q:])
-				b.k.scale(row, fw.beta[r])
+				a.k.scale(row, fw.beta[r])
 				if r > i {
-					b.tile(r-i, fw.m[r*deltaLd+n0+i:], 1, deltaLd, row, ldW,
+					a.tile(r-i, fw.m[r*deltaLd+n0+i:], 1, deltaLd, row, ldW,
 						w.du[(n0+i)*ldW+q:], ldW, 1, 1)
 				}
 			}
 			if n0+i > 0 {
-				b.tile(n0+i, fw.m[i*deltaLd:], 1, deltaLd, w0[i*ldW+q:], ldW, w.du[q:], ldW, end-i,
+				a.tile(n0+i, fw.m[i*deltaLd:], 1, deltaLd, w0[i*ldW+q:], ldW, w.du[q:], ldW, end-i,
 					1)
 			}
 			end = i
@@ -340,98 +339,98 @@ func (b *Backend) deltaValueGrad(wk *worker, c deltaPiece, v int, ds []float32) 
 	for i := m - 1; i >= 0; i-- {
 		row, at := c.lo+i, (c.lo+i)*H+h
 		du, wi := w.du[(n0+i)*ldW:][:F], w0[i*ldW:][:F]
-		d.db[at] = b.k.dot(du, w.u[(n0+i)*ldW:][:F]) * (1 - fw.beta[i])
+		d.db[at] = a.k.dot(du, w.u[(n0+i)*ldW:][:F]) * (1 - fw.beta[i])
 		copy(d.dx[row*P+value:][:F], wi)
-		rest += float64(b.k.dot(do[i*ldW:][:F], a.o[at*F:][:F])) -
-			float64(b.k.dot(wi, a.x[row*P+value:][:F]))
+		rest += float64(a.k.dot(do[i*ldW:][:F], a.o[at*F:][:F])) -
+			float64(a.k.dot(wi, a.x[row*P+value:][:F]))
 		d.dg[at] = rest
 	}
 	w.rest[v] = rest
 	for j := range n0 {
-		b.k.add(d.dx[c.row(w, j)*P+value:][:F], w.du[j*ldW:][:F])
+		a.k.add(d.dx[c.row(w, j)*P+value:][:F], w.du[j*ldW:][:F])
 	}
 
-	b.packColumns(w.uT, w.u, ldW, 0, n, F)
+	a.k.transpose(w.uT, C, w.u, ldW, n, F)
 	x1, x2 := w.x[:m*deltaLd], w.x[m*deltaLd:2*m*deltaLd]
 	for j := 0; j < n; j += nr {
 		i := max(0, j-n0)
-		b.tile(m-i, w0[i*ldW:], ldW, 1, w.uT[j*F:], nr, x1[i*deltaLd+j:], deltaLd, F, 0)
-		b.tile(m-i, do[i*ldW:], ldW, 1, w.uT[j*F:], nr, x2[i*deltaLd+j:], deltaLd, F, 0)
+		a.tile(m-i, w0[i*ldW:], ldW, 1, w.uT[j:], C, x1[i*deltaLd+j:], deltaLd, F, 0)
+		a.tile(m-i, do[i*ldW:], ldW, 1, w.uT[j:], C, x2[i*deltaLd+j:], deltaLd, F, 0)
 	}
 	for i := range m {
 		r1, r2 := x1[i*deltaLd:i*deltaLd+C], x2[i*deltaLd:i*deltaLd+C]
 		at, own := fw.d[i*deltaLd:], n0+i+1
-		b.k.mulScale(r1[:own], r1[:own], at[:own], -1)
-		b.k.mulScale(r2[:own], r2[:own], at[:own], 1)
+		a.k.mulScale(r1[:own], r1[:own], at[:own], -1)
+		a.k.mulScale(r2[:own], r2[:own], at[:own], 1)
 		r1[own-1] = 0
 		clear(r1[own:])
 		clear(r2[own:])
 		decay := float32(math.Exp(fw.decay[n0+i]))
-		b.k.scale(w0[i*ldW:][:W], -decay) // from here on what the state before gets
-		b.k.scale(do[i*ldW:][:W], decay)
+		a.k.scale(w0[i*ldW:][:W], -decay) // from here on what the state before gets
+		a.k.scale(do[i*ldW:][:W], decay)
 	}
 	own := w.k[n0*ldE:]
 	if c.begin >= 0 {
-		b.deltaTurned(w.sT, d.states[(c.begin*H+h)*W*E:][:W*E])
+		a.turn(w.sT, d.states[(c.begin*H+h)*W*E:][:W*E])
 	}
 	for q := 0; q < E; q += nr {
 		for i := 0; i < m; i += mr { // the piece's keys and queries by the scores
 			rows, k := min(mr, m-i), min(n, n0+i+mr)
-			b.tile(rows, x1[i*deltaLd:], deltaLd, 1, w.k[q:], ldE, w.dk[(n0+i)*ldE+q:], ldE, k, 1)
-			b.tile(rows, x2[i*deltaLd:], deltaLd, 1, w.k[q:], ldE, w.dk[(n+i)*ldE+q:], ldE, k, 1)
+			a.tile(rows, x1[i*deltaLd:], deltaLd, 1, w.k[q:], ldE, w.dk[(n0+i)*ldE+q:], ldE, k, 1)
+			a.tile(rows, x2[i*deltaLd:], deltaLd, 1, w.k[q:], ldE, w.dk[(n+i)*ldE+q:], ldE, k, 1)
 		}
 		for j := 0; j < n; j += mr { // and all keys
 			i, rows := max(0, j-n0), min(mr, n-j)
-			b.tile(rows, x1[i*deltaLd+j:], 1, deltaLd, own[i*ldE+q:], ldE, w.dk[j*ldE+q:], ldE, m-i,
+			a.tile(rows, x1[i*deltaLd+j:], 1, deltaLd, own[i*ldE+q:], ldE, w.dk[j*ldE+q:], ldE, m-i,
 				1)
-			b.tile(rows, x2[i*deltaLd+j:], 1, deltaLd, own[(m+i)*ldE+q:], ldE, w.dk[j*ldE+q:], ldE,
+			a.tile(rows, x2[i*deltaLd+j:], 1, deltaLd, own[(m+i)*ldE+q:], ldE, w.dk[j*ldE+q:], ldE,
 				m-i, 1)
 		}
 		if c.begin >= 0 {
-			b.tile(2*m, w.wdo, ldW, 1, w.sT[q*W:], nr, w.dk[n0*ldE+q:], ldE, F, 1)
+			a.tile(2*m, w.wdo, ldW, 1, w.sT[q*W:], nr, w.dk[n0*ldE+q:], ldE, F, 1)
 		}
 	}
 	if c.full {
-		b.deltaTurned(w.sT, ds)
+		a.turn(w.sT, ds)
 		for j := range n {
-			b.k.scale(w.u[j*ldW:][:W], float32(math.Exp(last-fw.decay[j])))
+			a.k.scale(w.u[j*ldW:][:W], float32(math.Exp(last-fw.decay[j])))
 		}
 		for q := 0; q < E; q += nr {
-			b.tile(n, w.u, ldW, 1, w.sT[q*W:], nr, w.dk[q:], ldE, F, 1)
+			a.tile(n, w.u, ldW, 1, w.sT[q*W:], nr, w.dk[q:], ldE, F, 1)
 		}
-		b.k.scale(ds, float32(math.Exp(last)))
+		a.k.scale(ds, float32(math.Exp(last)))
 	}
 	for q := 0; q < W; q += nr {
-		b.tile(E, own, 1, ldE, w.wdo[q:], ldW, ds[q*E:], nr, 2*m, 1)
+		a.tile(E, own, 1, ldE, w.wdo[q:], ldW, ds[q*E:], nr, 2*m, 1)
 	}
 }
 
-// deltaBehind adds to du what the gradient by the state behind a whole chunk gives, and returns what
+// behind adds to du what the gradient by the state behind a whole chunk gives, and returns what
 // it gives to the decays.
-func (b *Backend) deltaBehind(w *deltaBack, c deltaPiece, h, n int, ds []float32,
+func (a *deltaArgs) behind(w *deltaBack, c deltaPiece, h, n int, ds []float32,
 	fw *deltaWork) (rest float64) {
-	a, nr := &b.delta, b.k.nr
+	nr := a.k.nr
 	E, W := a.E, a.W
-	ldE, ldW := b.up(E)+skew, W+skew
+	ldE, ldW := a.wide(E)+skew, W+skew
 	S := a.grad.states[(c.fold*a.H+h)*W*E:][:W*E]
 	for e := 0; e < W*E; e += nr {
-		rest += float64(b.k.dot(ds[e:e+nr], S[e:e+nr]))
+		rest += float64(a.k.dot(ds[e:e+nr], S[e:e+nr]))
 	}
 	for q := 0; q < W; q += nr {
-		b.tile(n, w.k, ldE, 1, ds[q*E:], nr, w.tmp[q:], ldW, E, 0)
+		a.tile(n, w.k, ldE, 1, ds[q*E:], nr, w.tmp[q:], ldW, E, 0)
 	}
 	for j := range n {
-		b.k.axpy(w.du[j*ldW:][:W], w.tmp[j*ldW:][:W], float32(math.Exp(fw.decay[n-1]-fw.decay[j])))
+		a.k.axpy(w.du[j*ldW:][:W], w.tmp[j*ldW:][:W], float32(math.Exp(fw.decay[n-1]-fw.decay[j])))
 	}
 	return rest
 }
 
-// deltaTurned writes the transpose of a state, or of the gradient by one, in panels.
-func (b *Backend) deltaTurned(dst, S []float32) {
-	a, nr := &b.delta, b.k.nr
+// turn writes the transpose of a state, or of the gradient by one, in panels.
+func (a *deltaArgs) turn(dst, S []float32) {
+	nr := a.k.nr
 	for q := 0; q < a.W; q += nr {
 		for e := 0; e < a.E; e += nr {
-			b.k.transpose(dst[e*a.W+q*nr:], nr, S[q*a.E+e*nr:], nr, min(nr, a.E-e), nr)
+			a.k.transpose(dst[e*a.W+q*nr:], nr, S[q*a.E+e*nr:], nr, min(nr, a.E-e), nr)
 		}
 	}
 }

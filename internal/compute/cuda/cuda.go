@@ -144,9 +144,6 @@ const decodeMultiple = 16
 // SoftCaps returns false: no kernel caps scores or logits.
 func (Options) SoftCaps() bool { return false }
 
-// DeltaState returns 0: there are no kernels of the gated delta rule and its convolution.
-func (Options) DeltaState(compute.DeltaShape) int { return 0 }
-
 // Joined returns true: one product of several projections is one launch instead of several, reads
 // their input once, and fills the device better.
 func (Options) Joined() bool { return true }
@@ -214,6 +211,11 @@ func (o Options) Scratch(w compute.Work) int64 {
 			partialBytes(w.Tokens, max(w.Hidden, (w.Heads+2*w.KVHeads)*w.HeadDim)))
 		use(normPartBytes(w.Tokens, w.Hidden))
 		use(normPartBytes(w.Tokens*w.Heads, w.HeadDim))
+		if d := w.Delta; d.H > 0 {
+			states := int64(w.Tokens)/deltaChunk + 1
+			use(4*states*int64(d.H*d.E*d.F), 4*int64(w.Tokens)*int64(d.H*(d.F+1)))
+			use(partialBytes(w.Tokens, d.Width()*4))
+		}
 		if w.Taps > 0 {
 			use(partialBytes(w.Tokens, w.Taps))
 		}

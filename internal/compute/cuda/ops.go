@@ -22,6 +22,7 @@ type kernelSet struct {
 	swiglu, geglu, glu gatedKernels
 	gatedConvU, gatedConv, gatedConvGrad,
 	gatedConvWGrad [2]*driver.Kernel
+	delta deltaKernels
 	// to Wide
 	addNarrow   *driver.Kernel
 	embedGrad   *driver.Kernel
@@ -89,6 +90,9 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 		glu:        gatedKernels{pair("glu"), pair("glu_grad")},
 		gatedConvU: pair("gated_conv_u"), gatedConv: pair("gated_conv"),
 		gatedConvGrad: pair("gated_conv_grad"), gatedConvWGrad: pair("gated_conv_wgrad"),
+		delta: deltaKernels{conv: pair("silu_conv"), convStates: pair("silu_conv_states"),
+			convGrad: pair("silu_conv_grad"), convWGrad: pair("silu_conv_wgrad"),
+			forward: pair("delta_fwd"), backward: pair("delta_bwd"), gates: pair("delta_gates")},
 		addNarrow: find("add_bf16_to_f32"), embedGrad: find("embed_grad"),
 		norm: normKernels{
 			forward: [2][2]*driver.Kernel{{find("rmsnorm_f32_f32"), find("rmsnorm_f32_bf16")},
