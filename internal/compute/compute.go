@@ -447,7 +447,8 @@ type Backend interface {
 	//   dk̂ = dS d - S'(β*dd);  dg = Σ S'∘(dS - k̂⊗(β*dd)), S' = exp(g)*S before;
 	//   then dS = exp(g)*(dS - k̂⊗(β*dd)) for the token before
 	// and the derivatives of q̂, k̂, g and β by what they are made of; dq̂ and dk̂ are summed over
-	// the value heads that share them, and A.G and dt.G over tokens, ascending. o is GatedDelta's.
+	// the value heads that share them, and A.G and dt.G over tokens, in a fixed order. o is
+	// GatedDelta's.
 	// No two tensors overlap.
 	GatedDeltaGrad(dxNC, daNH, dbNH, doNHF, oNHF, xNC, aNH, bNH Tensor, A, dt *Param, s DeltaShape,
 		p Pack)

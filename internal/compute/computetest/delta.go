@@ -228,6 +228,11 @@ func (s *suite) gatedDelta() {
 	if noDelta(s) {
 		return
 	}
+	for i, p := range packs {
+		if p.Parent != nil && (!s.Slow || i == 8) {
+			s.deltaTree(deltaShapes[3], p)
+		}
+	}
 	s.deltas(func(d deltaCase) {
 		H, F, C := d.H, d.F, d.Width()
 		o := d.unset("o", d.N*H*F).narrow()
@@ -249,6 +254,66 @@ func (s *suite) gatedDelta() {
 				})
 		}
 	})
+}
+
+// deltaTree computes a pack whose root segments, every second one, go on from the state behind 61
+// tokens; then one token behind each segment, from the state that the pack left there. Each sequence
+// in one call has the same bits, if the backend promises that.
+func (s *suite) deltaTree(shape compute.DeltaShape, p compute.Pack) {
+	const history = 61
+	H, F, C, S := shape.H, shape.F, shape.Width(), p.Segments()
+	N := int(p.Start[S])
+	tokens := S*history + N + S // the histories, the pack, and what follows its segments
+	x, a, b := s.round(s.normal(tokens*C)), s.round(s.normal(tokens*H)), s.round(s.normal(tokens*H))
+	A, dt := s.weights(s.normal(H), 1, H), s.weights(s.normal(H), 1, H)
+	states := s.empty(compute.Wide, 2*S*s.dev.DeltaState(shape))
+	run := func(rows []int, p compute.Pack, from, to []int32) []float32 {
+		o := s.empty(compute.Narrow, len(rows)*H*F)
+		s.dev.GatedDelta(o, s.narrow(pick(x, rows, C)), s.narrow(pick(a, rows, H)),
+			s.narrow(pick(b, rows, H)), A, dt, shape, p,
+			compute.States{Rows: states, From: from, To: to})
+		return download(s.t, s.dev, o)
+	}
+	span := func(lo, n int) (rows []int) {
+		for i := range n {
+			rows = append(rows, lo+i)
+		}
+		return rows
+	}
+	lengths := func(n int) (p compute.Pack) {
+		for i := range S + 1 {
+			p.Start = append(p.Start, int32(i*n))
+		}
+		return p
+	}
+	var first, from, to, none []int32
+	for n := range S {
+		begin := int32(-1)
+		if !p.Branched(n) && n%2 == 0 {
+			begin = int32(n)
+		}
+		first, from, to, none = append(first, int32(n)), append(from, begin),
+			append(to, int32(S+n)), append(none, -1)
+	}
+	run(span(0, S*history), lengths(history), none, first)
+	inPack := run(span(S*history, N), p, from, to)
+	behind := run(span(S*history+N, S), lengths(1), to, to)
+	for n := range S {
+		var rows []int
+		if root := rootOf(p, n); from[root] >= 0 {
+			rows = span(root*history, history)
+		}
+		for _, r := range visibleRows(p, n) {
+			rows = append(rows, S*history+r)
+		}
+		rows = append(rows, S*history+N+n)
+		own := p.Tokens(n)
+		got := run(rows, compute.Pack{Start: []int32{0, int32(len(rows))}}, nil, nil)
+		what := fmt.Sprintf("%+v pack=%v: segment %d behind a history", shape, p, n)
+		s.alone(what, got[(len(rows)-1-own)*H*F:(len(rows)-1)*H*F],
+			inPack[int(p.Start[n])*H*F:int(p.Start[n+1])*H*F])
+		s.alone(what+": the next token", got[(len(rows)-1)*H*F:], behind[n*H*F:(n+1)*H*F])
+	}
 }
 
 func (s *suite) gatedDeltaGrad() {

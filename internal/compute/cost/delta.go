@@ -13,7 +13,7 @@ func (b *Backend) SiLUConv(yND, xND compute.Tensor, w *compute.Param, p compute.
 	if N == 0 {
 		return
 	}
-	back, behind := st.Back(p, J)
+	back, behind := st.Back(nil, p, J)
 	b.index("back", back)
 	b.moves(b.bytes(xND) + b.bytes(yND))
 	if st.To == nil || J == 1 {

@@ -209,7 +209,7 @@ func (b *Backend) SiLUConv(yND, xND compute.Tensor, w *compute.Param, p compute.
 	b.y, b.x = f32(op, "y", yND, N*D), f32(op, "x", xND, N*D)
 	b.u = opt(op, "states", st.Rows, st.Rows.Len())
 	b.w, b.D, b.J = b.turnTaps(f32(op, "w", w.W, D*J), D, J), D, J
-	back, behind := st.Back(p, J)
+	back, behind := st.Back(b.mix.back[:0], p, J)
 	b.mix.back = back
 	b.eachRow(N, D, func(b *Backend, lo, hi int) {
 		D := b.D
@@ -246,7 +246,7 @@ func (b *Backend) SiLUConvGrad(dxND compute.Tensor, w *compute.Param, dyND, xND 
 	b.y, b.dy, b.x = f32(op, "dx", dxND, N*D), f32(op, "dy", dyND, N*D), f32(op, "x", xND, N*D)
 	grad := opt(op, "G", w.G, D*J)
 	b.w, b.D, b.J, b.N = b.turnTaps(f32(op, "w", w.W, D*J), D, J), D, J, N
-	b.mix.back, _ = compute.States{}.Back(p, J)
+	b.mix.back, _ = compute.States{}.Back(b.mix.back[:0], p, J)
 	b.m = nil
 	if grad != nil {
 		b.mix.grads = grow(b, &b.mix.grads, D*J)

@@ -86,6 +86,9 @@ func BenchmarkGatedDelta(bm *testing.B) {
 			pages.Table, pages.Len = append(pages.Table, table), append(pages.Len, N)
 		}
 		st := compute.States{Rows: states, From: slots, To: slots}
+		for range 100 { // behind a chunk
+			b.GatedDelta(o, x, a, beta, A, dt, s, rows, st)
+		}
 		q, k, v, out := random(b, R*2048), random(b, R*N*512), random(b, R*N*512), random(b, R*2048)
 		return func() { b.GatedDelta(o, x, a, beta, A, dt, s, rows, st) },
 			func() { b.AttentionDecode(out, q, k, v, shape, pages) },

@@ -22,7 +22,7 @@ func (b *Backend) SiLUConv(yND, xND compute.Tensor, w *compute.Param, p compute.
 		return
 	}
 	W, states := wide(op, "w", w.W, D*J), wide(op, "states", st.Rows, st.Rows.Len())
-	back, behind := st.Back(p, J)
+	back, behind := st.Back(nil, p, J)
 	defer b.enter()()
 	b.launch(b.k.delta.conv[x.t], grid{blocks(N*D, 256), 1, 1, 256, 0}, at(y.p), at(x.p),
 		at(states.p), at(W.p), at(index(b, "back", back)), whole(N), whole(D), whole(J))
