@@ -103,7 +103,10 @@ func adaptedLayers(names []string) (layers []string) {
 		if slices.ContainsFunc(names, func(n string) bool {
 			module, _, ok := strings.Cut(n, ".lora_A.")
 			module = architecture.Module(module)
-			return ok && (module == layer || slices.Contains(fusedParts(module), layer))
+			if parts := fusedParts(module, []string{n}); parts != nil {
+				return slices.Contains(parts, layer)
+			}
+			return ok && module == layer
 		}) {
 			layers = append(layers, layer)
 		}
@@ -164,7 +167,7 @@ func parseAdapterConfig(b []byte, names func() []string) (a AdapterConfig, err e
 		}
 		for i := 0; i < len(list); i++ { // peft may list each layer's modules
 			list[i] = architecture.Module(list[i])
-			if parts := fusedParts(list[i]); parts != nil {
+			if parts := fusedParts(list[i], names()); parts != nil {
 				list = slices.Replace(list, i, i+1, parts...)
 			}
 		}
@@ -259,7 +262,7 @@ func (m *Model) loadAdapter(dir string, kind Kind) error {
 		return fmt.Errorf("model: %w", err)
 	}
 	defer file.Close()
-	f := m.cfg.arrangement().View(files.FileOf(file))
+	f := m.cfg.arrangement().View(files.StripText(files.FileOf(file), peftPrefix+"model."))
 	if was := file.Metadata()[baseDigest]; was != "" && m.base.dir != "" {
 		digest, err := m.base.Digest()
 		if err != nil {

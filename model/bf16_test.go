@@ -26,6 +26,9 @@ func narrowShape(arch string) Config {
 	c := tiny(arch)
 	c.Hidden, c.HeadDim, c.FFN, c.Vocab, c.InitRange = 64, 32, 96, 203, 0.15
 	c.AttnScale /= 2 // of wider heads
+	if c.Mixer.KeyDim > 0 {
+		c.Mixer.KeyDim, c.Mixer.ValueDim = 24, 32
+	}
 	return c
 }
 
@@ -94,17 +97,21 @@ func TestBF16(t *testing.T) {
 						worst, largest = max(worst, math.Abs(float64(got.results[i]-x))),
 							max(largest, math.Abs(float64(x)))
 					}
+					aligned := 0.999
+					if c.Stateful() { // norms of small outputs
+						aligned = 0.998
+					}
 					for i, p := range want.model.params {
 						cos := between(got.grads[i], want.grads[i])
 						least = min(least, cos)
-						if !(cos > 0.999) {
+						if !(cos > aligned) {
 							t.Errorf("gradient of %s: cosine %.6f", p.Name, cos)
 						}
 					}
 					t.Logf("furthest result %.2g of %.3g; least cosine of a gradient 1 - %.2g", worst,
 						largest, 1-least)
 					tol := 0.02
-					if c.Conv != nil { // products of three activations
+					if c.Mixer.Layers != nil { // products of three activations
 						tol = 0.04
 					}
 					if !(worst <= tol*largest) || worst == 0 {

@@ -126,6 +126,8 @@ func TestBranchingSequences(t *testing.T) {
 			limit := 1e-5
 			if be.Name() == "ref" {
 				limit = 1e-7 // what is read is rounded
+			} else if tiny(arch).Stateful() { // norms of small outputs
+				limit = 5e-5
 			}
 			if worst > limit {
 				t.Errorf("%s: a gradient is off by %.3g of its norm", be.Name(), worst)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"gad/internal/compute"
 	"gad/model/internal/architecture"
 	"gad/model/internal/files"
 	"gad/model/internal/rope"
@@ -43,9 +44,7 @@ type Config struct {
 	Window  int
 	Sliding []bool // [Layers] layers with the window; nil: all, if Window > 0
 	NoRope  []bool // [Layers] layers that do not rotate q and k; nil: none
-	// [Layers] layers of a short convolution in the place of attention; nil: none
-	Conv []bool
-	Taps int // tokens that a short convolution reads, its own included
+	Mixer   Mixer  // the mixer of layers without attention
 
 	// Factors of Granite, and AttnScale of Gemma. 0 is 1, and of AttnScale 1/sqrt(HeadDim).
 	AttnScale     float64 // on the product of query and key
@@ -59,6 +58,29 @@ type Config struct {
 	InitRange float64 // standard deviation of new weights; 0 is 0.02
 
 	raw map[string]json.RawMessage // config.json as read: a save keeps its unknown keys
+}
+
+// Mixer describes layers without attention, whose tokens are mixed by a convolution over the last
+// tokens and, in Qwen3.5, by the gated delta rule behind it.
+type Mixer struct {
+	Layers []bool // [Config.Layers] the layers with this mixer; nil: none
+	Taps   int    // tokens that the convolution reads, its own included
+	// heads of the gated delta rule and their widths; the value heads are a multiple of the key heads
+	KeyHeads, ValueHeads, KeyDim, ValueDim int
+}
+
+// keys returns the width of the delta rule's queries, and of its keys.
+func (x Mixer) keys() int { return x.KeyHeads * x.KeyDim }
+
+// values returns the width of its values, and of its output.
+func (x Mixer) values() int { return x.ValueHeads * x.ValueDim }
+
+// mixed returns the width of the convolution's input: queries, keys and values.
+func (x Mixer) mixed() int { return 2*x.keys() + x.values() }
+
+// shape returns the heads of the gated delta rule.
+func (x Mixer) shape() compute.DeltaShape {
+	return compute.DeltaShape{K: x.KeyHeads, H: x.ValueHeads, E: x.KeyDim, F: x.ValueDim}
 }
 
 // knownClass returns the class among classes, the key architectures, that tells the kind of the
@@ -91,6 +113,10 @@ func parseConfig(b []byte) (Config, error) {
 		if f.ModelType == modelType {
 			c.Architecture, fam = name, f
 		}
+	}
+	if why := architecture.Refused[modelType]; why != "" {
+		return Config{}, fmt.Errorf("key \"model_type\": %q: %w: it has %s: use a model of type %s",
+			modelType, ErrUnsupported, why, architecture.ModelTypes())
 	}
 	if r.err == nil && c.Architecture == "" {
 		return Config{}, fmt.Errorf("key \"model_type\": %q: %w: use a model of type %s", modelType,
@@ -126,7 +152,7 @@ func parseConfig(b []byte) (Config, error) {
 	// sizes of zero are refused below, by their own name
 	c.HeadDim = r.int("head_dim", max(headDim, 1))
 	ffn := fam.FFNKey
-	if _, ok := r.get("block_ff_dim"); ok && fam.Convs {
+	if _, ok := r.get("block_ff_dim"); ok && fam.Mixer == architecture.ShortConv {
 		ffn = "block_ff_dim"
 	} else if ffn == "" {
 		ffn = "intermediate_size"
@@ -208,12 +234,13 @@ func (r *reader) layers(c *Config, fam architecture.Family) {
 			continue
 		}
 		if t != "full_attention" && !(mayslide && t == "sliding_attention") &&
-			!(fam.Convs && t == "conv") {
+			t != architecture.MixerNames[fam.Mixer] {
 			r.fail("key \"layer_types\": layer %d: %.40q: %w: only full_attention is implemented",
 				i, t, ErrUnsupported)
 		}
 	}
-	if n := len(types); n > 0 && n != c.Layers && (mayslide || fam.Hybrid || fam.Convs) {
+	if n := len(types); n > 0 && n != c.Layers && (mayslide || fam.Hybrid ||
+		fam.Mixer != architecture.Attention) {
 		r.fail("key \"layer_types\": %d layers: num_hidden_layers is %d", n, c.Layers)
 	}
 	window := func() int { // the window's length; the classes' default is 4096
@@ -277,8 +304,11 @@ func (r *reader) layers(c *Config, fam architecture.Family) {
 			c.NoRope = slices.Repeat([]bool{true}, c.Layers)
 		}
 	}
-	if fam.Convs {
+	switch fam.Mixer {
+	case architecture.ShortConv:
 		r.convs(c, types)
+	case architecture.DeltaRule:
+		r.deltaRule(c, types, fam.FullEvery)
 	}
 }
 
@@ -315,11 +345,8 @@ func (r *reader) convs(c *Config, types []string) {
 			}
 		}
 	}
-	if slices.Contains(types, "conv") {
-		c.Conv, c.Taps = make([]bool, len(types)), r.int("conv_L_cache", 3)
-		for i, t := range types {
-			c.Conv[i] = t == "conv"
-		}
+	if c.Mixer.Layers = mixedLayers(types, architecture.ShortConv); c.Mixer.Layers != nil {
+		c.Mixer.Taps = r.int("conv_L_cache", 3)
 	}
 	if r.bool("conv_bias", false) {
 		r.fail("key \"conv_bias\": true: %w: a convolution with biases is not implemented",
@@ -340,6 +367,46 @@ func (r *reader) convs(c *Config, types []string) {
 		return // as transformers has it
 	}
 	c.FFN = (int(factor*float64(c.FFN)) + multiple - 1) / multiple * multiple
+}
+
+// mixedLayers returns which layers layer_types names for a mixer; nil: none.
+func mixedLayers(types []string, mixer architecture.Mixer) []bool {
+	name := architecture.MixerNames[mixer]
+	if !slices.Contains(types, name) {
+		return nil
+	}
+	layers := make([]bool, len(types))
+	for i, t := range types {
+		layers[i] = t == name
+	}
+	return layers
+}
+
+// deltaRule reads the layers of the gated delta rule, those that layer_types names or all but every
+// full_attention_interval-th, and its shape.
+func (r *reader) deltaRule(c *Config, types []string, every int) {
+	every = r.int("full_attention_interval", every)
+	if every < 1 || c.Layers > 1<<10 || c.Layers < 0 {
+		r.fail("key \"full_attention_interval\": %d: expected at least 1, and at most 1024 layers",
+			every)
+		return
+	}
+	if types == nil {
+		types = make([]string, c.Layers)
+		for i := range types {
+			if types[i] = architecture.MixerNames[architecture.DeltaRule]; (i+1)%every == 0 {
+				types[i] = architecture.MixerNames[architecture.Attention]
+			}
+		}
+	}
+	if c.Mixer.Layers = mixedLayers(types, architecture.DeltaRule); c.Mixer.Layers == nil {
+		return
+	}
+	x := &c.Mixer
+	x.Taps = r.int("linear_conv_kernel_dim", 4)
+	x.KeyHeads, x.ValueHeads = r.int("linear_num_key_heads", 16), r.int("linear_num_value_heads", 32)
+	x.KeyDim, x.ValueDim = r.int("linear_key_head_dim", 128), r.int("linear_value_head_dim", 128)
+	delete(r.raw, "mtp_num_hidden_layers") // layers that draft tokens are not read, nor written
 }
 
 // noRope reads the layers without rotation: those with 0 in no_rope_layers, or else every
@@ -483,11 +550,14 @@ func (r *reader) refuse(arch string, fam architecture.Family) {
 				ErrUnsupported)
 		}
 	}
+	if !r.bool("attn_output_gate", fam.Spec.OutGate) && fam.Spec.OutGate {
+		r.fail("key \"attn_output_gate\": false: %w: %s has it", ErrUnsupported, arch)
+	}
 	if r.bool("rope_interleaved", false) {
 		r.fail("key \"rope_interleaved\": true: %w: export the weights as transformers has them",
 			ErrUnsupported)
 	}
-	if !fam.LongRope && r.float("partial_rotary_factor", 1) != 1 {
+	if fam.Partial == 0 && r.float("partial_rotary_factor", 1) != 1 {
 		r.fail("key \"partial_rotary_factor\": %s: %w: only full rotation is implemented",
 			r.raw["partial_rotary_factor"], ErrUnsupported)
 	}
@@ -539,9 +609,9 @@ func (c Config) validate() error {
 		return fmt.Errorf("key \"head_dim\": %d: odd: rotary positions need pairs", c.HeadDim)
 	}
 	if c.RotaryDim != 0 && (c.RotaryDim%2 != 0 || c.RotaryDim < 2 || c.RotaryDim >= c.HeadDim ||
-		!fam.LongRope) {
+		fam.Partial == 0) {
 		return fmt.Errorf(
-			"key \"partial_rotary_factor\": %d of %d elements of a head: %w for %s: rotary positions need pairs, and Phi-3", c.RotaryDim, c.HeadDim, ErrUnsupported, c.Architecture)
+			"key \"partial_rotary_factor\": %d of %d elements of a head: %w for %s: rotary positions need pairs, and Phi-3 or Qwen3.5", c.RotaryDim, c.HeadDim, ErrUnsupported, c.Architecture)
 	}
 	if !(c.RMSEps > 0 && c.RMSEps < 1) {
 		return fmt.Errorf("key \"rms_norm_eps\": %g: expected a number between 0 and 1", c.RMSEps)
@@ -601,10 +671,8 @@ func (c Config) validateLayers(fam architecture.Family) error {
 			"local rotary base %g with a window of %d: %s has one, of the layers with a window: %t",
 			c.LocalTheta, c.Window, c.Architecture, local)
 	}
-	if c.Conv != nil && (!fam.Convs || len(c.Conv) != c.Layers || c.Taps < 1 || c.Taps > 16) ||
-		c.Conv == nil && c.Taps != 0 {
-		return fmt.Errorf(
-			"key \"layer_types\": %d layers, a short convolution of %d tokens: %s takes one for each of %d layers, and 1 to 16 tokens, or none", len(c.Conv), c.Taps, c.Architecture, c.Layers)
+	if err := c.Mixer.validate(c.Architecture, fam, c.Layers); err != nil {
+		return err
 	}
 	if c.NoRope != nil && (fam.NoRope == architecture.AllRotate || len(c.NoRope) != c.Layers ||
 		fam.NoRope == architecture.AllOrNone && slices.Contains(c.NoRope, false)) {
@@ -633,6 +701,47 @@ func (c Config) validateLayers(fam architecture.Family) error {
 				"%s %g: expected 0 for none, or a positive number with an architecture that has it",
 				f.name, f.v)
 		}
+	}
+	return nil
+}
+
+// validate checks x, of a model of so many layers.
+func (x Mixer) validate(arch string, fam architecture.Family, layers int) error {
+	if x.Layers == nil {
+		if x.Taps != 0 || x.mixed() != 0 {
+			return fmt.Errorf("mixer %+v: no layer has it: leave it out", x)
+		}
+		return nil
+	}
+	if fam.Mixer == architecture.Attention || len(x.Layers) != layers || x.Taps < 1 || x.Taps > 16 {
+		return fmt.Errorf(
+			"key \"layer_types\": %d layers, a convolution of %d tokens: %s takes one for each of %d layers, and 1 to 16 tokens, or none", len(x.Layers), x.Taps, arch, layers)
+	}
+	for _, f := range []struct {
+		name string
+		v    int
+	}{
+		{"linear_num_key_heads", x.KeyHeads}, {"linear_num_value_heads", x.ValueHeads},
+		{"linear_key_head_dim", x.KeyDim}, {"linear_value_head_dim", x.ValueDim},
+	} {
+		if rule := fam.Mixer == architecture.DeltaRule; rule && (f.v < 1 || f.v > 1<<10) ||
+			!rule && f.v != 0 {
+			return fmt.Errorf("key %q: %d: expected 1 to 1024 with the gated delta rule, else 0", f.name,
+				f.v)
+		}
+	}
+	if fam.Mixer == architecture.DeltaRule && x.ValueHeads%x.KeyHeads != 0 {
+		return fmt.Errorf("key \"linear_num_value_heads\": %d: not a multiple of linear_num_key_heads %d",
+			x.ValueHeads, x.KeyHeads)
+	}
+	return nil
+}
+
+// CheckDevice refuses a model that the backend cannot compute.
+func (c Config) CheckDevice(f Footprint) error {
+	if c.Stateful() && f.DeltaState(c.Mixer.shape()) == 0 {
+		return fmt.Errorf("model: key \"linear_key_head_dim\": %d: %w on this device: use --device cpu",
+			c.Mixer.KeyDim, ErrUnsupported)
 	}
 	return nil
 }
@@ -687,7 +796,7 @@ func (c Config) encode(k Kind, dtype string) ([]byte, error) {
 	}
 	if c.stale() {
 		for _, key := range []string{"rope_parameters", "rope_scaling", "layer_types",
-			"original_max_position_embeddings"} {
+			"original_max_position_embeddings", "full_attention_interval"} {
 			delete(out, key)
 		}
 		out["hidden_size"] = c.Hidden
@@ -710,8 +819,8 @@ func (c Config) encode(k Kind, dtype string) ([]byte, error) {
 				out["original_max_position_embeddings"] = s.OriginalMaxPosition
 			}
 		}
-		if fam := architecture.Families[c.Architecture]; fam.LongRope {
-			out["partial_rotary_factor"] = float64(or(c.RotaryDim, c.HeadDim)) / float64(c.HeadDim)
+		if fam := architecture.Families[c.Architecture]; fam.Partial > 0 {
+			out["partial_rotary_factor"] = c.rotatedShare()
 		}
 		c.encodeFamily(out)
 	}
@@ -794,15 +903,22 @@ func (c Config) encodeFamily(out map[string]any) {
 			out["pad_token_id"] = nil // absent would mean the class's default of 128004
 		}
 	}
-	if fam.Convs {
+	if fam.Mixer != architecture.Attention {
 		types := make([]string, c.Layers)
 		for i := range types {
-			if types[i] = "full_attention"; c.conv(i) {
-				types[i] = "conv"
-			}
+			types[i] = architecture.MixerNames[c.mixer(i)]
 		}
 		out["layer_types"] = types
-		out["conv_L_cache"], out["conv_bias"] = max(c.Taps, 1), false
+	}
+	switch x := c.Mixer; fam.Mixer {
+	case architecture.DeltaRule:
+		if x.Layers != nil {
+			out["linear_conv_kernel_dim"] = x.Taps
+			out["linear_num_key_heads"], out["linear_num_value_heads"] = x.KeyHeads, x.ValueHeads
+			out["linear_key_head_dim"], out["linear_value_head_dim"] = x.KeyDim, x.ValueDim
+		}
+	case architecture.ShortConv:
+		out["conv_L_cache"], out["conv_bias"] = max(x.Taps, 1), false
 		out["block_auto_adjust_ff_dim"] = false
 		for _, key := range []string{"full_attn_idxs", "block_ff_dim", "tie_embedding"} {
 			delete(out, key)
@@ -832,6 +948,11 @@ func (c Config) encodeFamily(out map[string]any) {
 		out["embedding_multiplier"], out["residual_multiplier"], out["logits_scaling"] =
 			s.Embed, s.Residual, or(c.LogitDivisor, 1)
 	}
+}
+
+// rotatedShare returns the share of a head's elements that rotate.
+func (c Config) rotatedShare() float64 {
+	return float64(or(c.RotaryDim, c.HeadDim)) / float64(c.HeadDim)
 }
 
 // encodeLocalRope writes the rotary base of the layers with a window.
@@ -869,9 +990,10 @@ func (c Config) withLayers(layers []int) Config {
 			c.Sliding, c.Window, c.LocalTheta = nil, 0, 0
 		}
 	}
-	if c.Conv != nil {
-		if c.Conv = sequence.Pick(c.Conv, layers); !slices.Contains(c.Conv, true) {
-			c.Conv, c.Taps = nil, 0
+	if c.Mixer.Layers != nil {
+		kept := sequence.Pick(c.Mixer.Layers, layers)
+		if c.Mixer.Layers = kept; !slices.Contains(kept, true) {
+			c.Mixer = Mixer{}
 		}
 	}
 	if c.NoRope != nil {
@@ -909,9 +1031,17 @@ func (c Config) ParamCount(k Kind) int64 {
 	case architecture.WidthNorm:
 		attention += q + kv
 	}
-	convs := int64(c.convs())
-	n := int64(c.Vocab)*d + int64(c.Layers)*block + (int64(c.Layers)-convs)*attention +
-		convs*(4*d*d+d*int64(c.Taps)) + d
+	if s.OutGate {
+		attention += q * d
+	}
+	x, mixed := c.Mixer, int64(c.mixedLayers())
+	mixer := 4*d*d + d*int64(x.Taps)
+	if x.ValueHeads > 0 {
+		v, heads := int64(x.values()), int64(x.ValueHeads)
+		mixer = int64(x.mixed())*(d+int64(x.Taps)) + (2*v+2*heads)*d + 2*heads + int64(x.ValueDim)
+	}
+	n := int64(c.Vocab)*d + int64(c.Layers)*block + (int64(c.Layers)-mixed)*attention +
+		mixed*mixer + d
 	switch {
 	case k == Scorer:
 		n += d
@@ -927,15 +1057,24 @@ func (c Config) ParamCount(k Kind) int64 {
 // and recomputation one forward pass more.
 func (c Config) FLOPsPerToken(context float64, head bool) float64 {
 	q, kv, d := float64(c.Heads*c.HeadDim), float64(c.KVHeads*c.HeadDim), float64(c.Hidden)
-	convs := c.convs()
-	full, windowed := c.Layers-convs, 0
+	x, mixed := c.Mixer, c.mixedLayers()
+	mixer := 2 * 4 * d * d
+	if x.ValueHeads > 0 { // the delta rule: three products of each head's state
+		mixer = 2*(float64(x.mixed()+2*x.values()+2*x.ValueHeads)*d) +
+			2*3*float64(x.values()*x.KeyDim)
+	}
+	attention := 2*q*d + 2*kv*d
+	if architecture.Families[c.Architecture].Spec.OutGate {
+		attention += q * d
+	}
+	full, windowed := c.Layers-mixed, 0
 	for i := range c.Layers {
 		if c.Window > 0 && (c.Sliding == nil || c.Sliding[i]) {
 			full, windowed = full-1, windowed+1
 		}
 	}
 	seen := float64(full)*context + float64(windowed)*min(context, float64(c.Window))
-	f := float64(c.Layers-convs)*2*(2*q*d+2*kv*d) + float64(convs)*2*4*d*d +
+	f := float64(c.Layers-mixed)*2*attention + float64(mixed)*mixer +
 		float64(c.Layers)*2*3*float64(c.FFN)*d + 4*seen*q
 	if head {
 		f += c.HeadFLOPs()
@@ -943,17 +1082,46 @@ func (c Config) FLOPsPerToken(context float64, head bool) float64 {
 	return f
 }
 
-// conv reports whether layer i is a short convolution.
-func (c *Config) conv(i int) bool { return c.Conv != nil && c.Conv[i] }
+// mixer returns the mixer of layer i.
+func (c *Config) mixer(i int) architecture.Mixer {
+	if c.Mixer.Layers != nil && c.Mixer.Layers[i] {
+		return architecture.Families[c.Architecture].Mixer
+	}
+	return architecture.Attention
+}
 
-// convs returns the number of layers of a short convolution.
-func (c *Config) convs() (n int) {
-	for i := range c.Conv {
-		if c.Conv[i] {
+// mixedLayers returns the number of layers without attention.
+func (c *Config) mixedLayers() (n int) {
+	for _, mixed := range c.Mixer.Layers {
+		if mixed {
 			n++
 		}
 	}
 	return n
+}
+
+// mixers returns the mixers of c's layers.
+func (c *Config) mixers() (list []architecture.Mixer) {
+	for i := range c.Layers {
+		if x := c.mixer(i); !slices.Contains(list, x) {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// states returns the elements of the states of layer i that generation keeps of a sequence: of the
+// convolution and of the gated delta rule.
+func (c *Config) states(f Footprint, i int) []int {
+	if c.mixer(i) != architecture.DeltaRule {
+		return nil
+	}
+	return []int{(c.Mixer.Taps - 1) * c.Mixer.mixed(), f.DeltaState(c.Mixer.shape())}
+}
+
+// Stateful reports whether generation keeps states of sequences beside the caches by position.
+func (c Config) Stateful() bool {
+	return c.Mixer.Layers != nil && architecture.Families[c.Architecture].Mixer == architecture.DeltaRule
 }
 
 // Cached returns the elements of generation's caches for one position of a sequence: keys and
@@ -967,10 +1135,14 @@ func (c Config) Cached() (n int) {
 	return n
 }
 
-// caches returns the widths of layer i's caches: of keys and values, or of a convolution's inputs.
+// caches returns the widths of layer i's caches by position: of keys and values, or of a short
+// convolution's inputs.
 func (c *Config) caches(i int) []int {
-	if c.conv(i) {
+	switch c.mixer(i) {
+	case architecture.ShortConv:
 		return []int{c.Hidden}
+	case architecture.DeltaRule:
+		return nil
 	}
 	return []int{c.KVHeads * c.HeadDim, c.KVHeads * c.HeadDim}
 }
@@ -1024,9 +1196,7 @@ func (c *Config) spec(k Kind) architecture.Spec {
 	s.Layers = make([]architecture.Layer, c.Layers)
 	for i := range s.Layers {
 		s.Layers[i].Query = query
-		if c.conv(i) {
-			s.Layers[i].Mixer = architecture.ShortConv
-		}
+		s.Layers[i].Mixer = c.mixer(i)
 		if c.Window > 0 && (c.Sliding == nil || c.Sliding[i]) {
 			if local > 0 {
 				s.Layers[i].Rope, s.Layers[i].Query = local, local

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/internal/compute/cuda"
 	"gad/internal/compute/ref"
 	"gad/internal/hostile"
 	"gad/model/internal/architecture"
@@ -184,6 +185,26 @@ func TestReadConfigOfTheHub(t *testing.T) {
 			Config{Architecture: "Phi3", Hidden: 3072, Layers: 32, Heads: 32, KVHeads: 32,
 				HeadDim: 96, FFN: 8192, Vocab: 32064, MaxPosition: 4096, RMSEps: 1e-5,
 				RopeTheta: 1e4, Window: 2047, DType: "bfloat16", InitRange: 0.02}},
+		// the text part; positions of images are left, and layers that draft tokens
+		"Qwen3.5-0.8B": {`{"architectures": ["Qwen3_5ForConditionalGeneration"], "image_token_id": 248056, "model_type": "qwen3_5", "text_config": {"attention_bias": false, "attention_dropout": 0.0,
+			"attn_output_gate": true, "dtype": "bfloat16", "eos_token_id": 248044, "full_attention_interval": 4, "head_dim": 256, "hidden_act": "silu", "hidden_size": 1024, "initializer_range": 0.02,
+			"intermediate_size": 3584, "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"], "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+			"linear_num_key_heads": 16, "linear_num_value_heads": 16, "linear_value_head_dim": 128, "mamba_ssm_dtype": "float32", "max_position_embeddings": 262144, "mlp_only_layers": [],
+			"model_type": "qwen3_5_text", "mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": false, "num_attention_heads": 8, "num_hidden_layers": 4, "num_key_value_heads": 2,
+			"rms_norm_eps": 1e-06, "rope_parameters": {"mrope_interleaved": true, "mrope_section": [11, 11, 10], "partial_rotary_factor": 0.25, "rope_theta": 10000000, "rope_type": "default"},
+			"tie_word_embeddings": true, "use_cache": true, "vocab_size": 248320}, "tie_word_embeddings": true, "vision_config": {"model_type": "qwen3_5"}}`,
+			Config{Architecture: "Qwen3_5", Hidden: 1024, Layers: 4, Heads: 8, KVHeads: 2,
+				HeadDim: 256, FFN: 3584, Vocab: 248320, MaxPosition: 262144, RMSEps: 1e-6,
+				RopeTheta: 1e7, RotaryDim: 64, QKNorm: true, TieEmbeddings: true,
+				Mixer: Mixer{Layers: []bool{true, true, true, false}, Taps: 4, KeyHeads: 16,
+					ValueHeads: 16, KeyDim: 128, ValueDim: 128}, DType: "bfloat16", InitRange: 0.02}},
+		"Qwen3.5, by its class's defaults": {`{"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "hidden_size": 64, "num_hidden_layers": 5, "num_attention_heads": 2,
+			"num_key_value_heads": 1, "intermediate_size": 64, "vocab_size": 100, "max_position_embeddings": 32768, "full_attention_interval": 2}`,
+			Config{Architecture: "Qwen3_5", Hidden: 64, Layers: 5, Heads: 2, KVHeads: 1,
+				HeadDim: 256, FFN: 64, Vocab: 100, MaxPosition: 32768, RMSEps: 1e-6, RopeTheta: 1e4,
+				RotaryDim: 64, QKNorm: true,
+				Mixer: Mixer{Layers: []bool{true, false, true, false, true}, Taps: 4, KeyHeads: 16,
+					ValueHeads: 32, KeyDim: 128, ValueDim: 128}, DType: "float32", InitRange: 0.02}},
 		"a Mistral without the key": {`{"architectures": ["MistralForCausalLM"], "model_type": "mistral", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
 			"num_key_value_heads": 1, "intermediate_size": 64, "vocab_size": 100, "max_position_embeddings": 32768}`,
 			Config{Architecture: "Mistral", Hidden: 64, Layers: 1, Heads: 2, KVHeads: 1,
@@ -210,6 +231,8 @@ func TestReadConfigRefuses(t *testing.T) {
 	}{
 		{qwen, "model_type", "gpt2", true, "model_type"},
 		{qwen, "model_type", nil, true, "model_type"},
+		{qwen, "model_type", "gemma4", true, "it has embeddings by layer, keys and values that several"},
+		{qwen, "model_type", "qwen3_next", true, "it has a mixture of experts"},
 		{qwen, "model_type", 7, false, "model_type"},
 		{qwen, "architectures", []string{"Qwen2ForTokenClassification"}, true, "architectures"},
 		{qwen, "architectures", []string{"LlamaForCausalLM"}, true, "architectures"},
@@ -257,6 +280,13 @@ func TestReadConfigRefuses(t *testing.T) {
 		{"granite4", "layer_types", []string{"linear_attention", "attention"}, true, "Mamba"},
 		{"granite4", "layer_types", []string{"attention"}, false, "layer_types"},
 		{"granite4", "layer_types", nil, true, "layer_types"},
+		{"qwen3_5", "layer_types", []string{"linear_attention", "full_attention"}, false, "layer_types"},
+		{"qwen3_5", "layer_types", []string{"conv", "full_attention"}, true, `layer 0: "conv"`},
+		{"qwen3_5", "linear_num_value_heads", 3, false, "linear_num_value_heads"},
+		{"qwen3_5", "linear_key_head_dim", 0, false, "linear_key_head_dim"},
+		{"qwen3_5", "linear_conv_kernel_dim", 99, false, "99 tokens"},
+		{"qwen3_5", "attn_output_gate", false, true, "attn_output_gate"},
+		{"qwen3_5", "full_attention_interval", 0, false, "full_attention_interval"},
 		{"granite4", "num_local_experts", 32, true, "num_local_experts"},
 		{"granite4", "num_local_experts", nil, true, "num_local_experts"},
 		{"granite4", "shared_intermediate_size", nil, false, "shared_intermediate_size"},
@@ -494,7 +524,7 @@ func TestParamCount(t *testing.T) {
 
 // The plan is what the model then takes.
 func TestPlan(t *testing.T) {
-	for _, arch := range []string{"Qwen3", "Gemma3", "Olmo2", "Lfm2"} {
+	for _, arch := range []string{"Qwen3", "Gemma3", "Olmo2", "Lfm2", "Qwen3_5"} {
 		planned(t, tiny(arch))
 	}
 }
@@ -563,5 +593,21 @@ func TestRopeDivisors(t *testing.T) {
 		if math.Abs(float64(x)-want) > 1e-6*want {
 			t.Errorf("pair %d, wavelength %.0f: %g, want %g", e, wave, x, want)
 		}
+	}
+}
+
+// Keys that the GPU's kernels are too narrow for are refused by their key.
+func TestCheckDevice(t *testing.T) {
+	c := tiny("Qwen3_5")
+	if err := c.CheckDevice(cuda.Options{}); err != nil {
+		t.Error(err)
+	}
+	c.Mixer.KeyDim = 129
+	if err := c.CheckDevice(cuda.Options{}); !errors.Is(err, ErrUnsupported) ||
+		!strings.Contains(err.Error(), `"linear_key_head_dim": 129`) {
+		t.Error(err)
+	}
+	if err := c.CheckDevice(ref.New()); err != nil {
+		t.Error(err)
 	}
 }

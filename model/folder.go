@@ -158,9 +158,13 @@ func (c Config) arrangement() (a files.Arrangement) {
 		"self_attn.o_proj": c.Hidden, "conv.o_proj": c.Hidden,
 		"mlp.gate_proj": c.FFN, "mlp.up_proj": c.FFN, "mlp.down_proj": c.Hidden,
 		"norm": c.Hidden, "input_layernorm": c.Hidden, "post_attention_layernorm": c.Hidden,
-		"self_attn.q_norm": c.HeadDim, "self_attn.k_norm": c.HeadDim}
+		"self_attn.q_norm": c.HeadDim, "self_attn.k_norm": c.HeadDim,
+		"self_attn.q_gate": c.Heads * c.HeadDim}
 	for _, f := range architecture.Families[c.Architecture].Fused {
 		whole := files.Fused{Whole: f.Whole}
+		if f.ByHead {
+			whole.Groups = c.Heads
+		}
 		for _, part := range f.Parts {
 			whole.Parts = append(whole.Parts, files.Part{Name: part, Rows: rows[part]})
 		}
@@ -177,7 +181,7 @@ func (c Config) arrangement() (a files.Arrangement) {
 			return head + 2*turned + side*(half-turned) + in - turned
 		}
 		a.Reordered = map[string]func(int) int{"self_attn.q_proj": order,
-			"self_attn.k_proj": order}
+			"self_attn.k_proj": order, "self_attn.q_norm": order, "self_attn.k_norm": order}
 	}
 	return a
 }
@@ -206,7 +210,7 @@ func checkTensors(f files.Tensors, c Config, from, want Kind) (string, error) {
 		switch {
 		// a buffer in old Llama folders
 		case expected[name] || strings.HasSuffix(name, "rotary_emb.inv_freq") ||
-			files.Visual(name):
+			files.Left(name):
 		case name == files.HeadName && c.TieEmbeddings:
 			a, _ := f.Tensor(files.EmbedName)
 			b, _ := f.Tensor(files.HeadName)

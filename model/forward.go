@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"slices"
 
 	"gad/internal/compute"
 	"gad/model/internal/architecture"
@@ -82,11 +83,23 @@ type block struct {
 	added1       added
 	gateN3D      compute.Tensor // of a short convolution: its gates and its input
 	convND       compute.Tensor // and its output
+	gateNHE      compute.Tensor // of attention with an output gate
+	delta        delta          // of the gated delta rule
 	uND          compute.Tensor // scratch: its gated input
 	x2ND         compute.Tensor // after attention
 	rstd2N       compute.Tensor
 	gateNF, upNF compute.Tensor
 	added2       added
+}
+
+// delta has the tensors of the gated delta rule of H value heads: W columns of queries, keys and
+// values, V of values.
+type delta struct {
+	xNW, cNW compute.Tensor // queries, keys and values before and behind their convolution
+	zNV      compute.Tensor // gate of the output
+	aNH, bNH compute.Tensor // decay and strength of an update, before their functions
+	oNV      compute.Tensor // output before its norm
+	rstdNH   compute.Tensor
 }
 
 // added has a linear layer's output before its norm, and that norm's rstd; absent without a norm
@@ -102,12 +115,16 @@ type acts struct {
 	actNF compute.Tensor // scratch: SwiGLU's output
 	rstdN compute.Tensor // rstd of the final norm
 	lowNR compute.Tensor // scratch: the output of an adapter's A
+	// scratch: a mixer's output behind its gate, and of the delta rule before it
+	gatedNV, normedNV compute.Tensor
 
 	ps []compute.Projection // projections of the running operation
 
 	// Gradients, in training only.
 	dxND, dhND, dqNHE, dkNKE, dqkNHE, dvNKE, doNHE, dgNF, duNF, dlowNR compute.Tensor
 	dconvND, dgateN3D                                                  compute.Tensor
+	dgateNHE                                                           compute.Tensor
+	ddelta                                                             delta // without rstd
 	// gradients before the q/k norm; without one the same tensors as dq and dk
 	dqrNHE, dkrNKE compute.Tensor
 }
@@ -179,11 +196,11 @@ func (l actLayout) acts(a *acts, k keep, rank int) {
 		a.xs = append(a.xs, l.wide(i, "residual stream [N,D]", d))
 	}
 	for i := range blocks {
-		attention, conv := !l.c.conv(i), l.c.conv(i)
+		mixers := []architecture.Mixer{l.c.mixer(i)}
 		if blocks == 1 { // one block's memory for all layers
-			attention, conv = l.c.convs() < l.c.Layers, l.c.convs() > 0
+			mixers = l.c.mixers()
 		}
-		b := l.block(i, attention, conv)
+		b := l.block(i, mixers)
 		if k != keepNothing {
 			b.x2ND = l.wide(i, "after attention [N,D]", d)
 		}
@@ -192,6 +209,7 @@ func (l actLayout) acts(a *acts, k keep, rank int) {
 	a.hND = l.narrow(workspace.All, "normed [N,D]", d)
 	a.actNF = l.narrow(workspace.All, "SwiGLU [N,F]", f)
 	a.rstdN = l.wide(workspace.All, "final norm [N]", 1)
+	l.gates(a)
 	if rank > 0 {
 		a.lowNR = l.narrow(workspace.All, "adapter [N,r]", rank)
 	}
@@ -208,9 +226,20 @@ func (l *actLayout) widths() (q, k int) {
 	return l.c.Heads * l.c.HeadDim, l.c.KVHeads * l.c.HeadDim
 }
 
-// block returns the activations of block i, which may mix by attention or by a short convolution,
-// without its input and the residual stream after that.
-func (l *actLayout) block(i int, attention, conv bool) block {
+// gates lays out the scratch memory of gates behind a mixer.
+func (l *actLayout) gates(a *acts) {
+	width := l.c.Mixer.values()
+	a.normedNV = l.narrow(workspace.All, "normed output of the delta rule [N,V]", width)
+	if architecture.Families[l.c.Architecture].Spec.OutGate {
+		q, _ := l.widths()
+		width = max(width, q)
+	}
+	a.gatedNV = l.narrow(workspace.All, "gated output [N,V]", width)
+}
+
+// block returns the activations of block i, which mixes by one of mixers, without its input and the
+// residual stream after that.
+func (l *actLayout) block(i int, mixers []architecture.Mixer) block {
 	d, f := l.c.Hidden, l.c.FFN
 	spec := architecture.Families[l.c.Architecture].Spec
 	norms := 0
@@ -221,12 +250,15 @@ func (l *actLayout) block(i int, attention, conv bool) block {
 		rstd1N: l.wide(i, "first norm [N]", norms),
 		rstd2N: l.wide(i, "second norm [N]", norms),
 	}
-	if conv {
+	if slices.Contains(mixers, architecture.ShortConv) {
 		b.gateN3D = l.narrow(i, "gates and input of the convolution [N,3D]", 3*d)
 		b.convND = l.narrow(i, "convolution [N,D]", d)
 		b.uND = l.narrow(workspace.All, "gated input of the convolution [N,D]", d)
 	}
-	if attention {
+	if slices.Contains(mixers, architecture.DeltaRule) {
+		b.delta = l.deltaRule(i, "", true)
+	}
+	if slices.Contains(mixers, architecture.Attention) {
 		l.attention(&b, i)
 	}
 	if l.joined {
@@ -243,6 +275,22 @@ func (l *actLayout) block(i int, attention, conv bool) block {
 	return b
 }
 
+// deltaRule lays out the activations of block i's gated delta rule or, of all blocks, their
+// gradients: of is what their names begin with. o and z are separate if both are kept.
+func (l *actLayout) deltaRule(i int, of string, kept bool) (d delta) {
+	x := l.c.Mixer
+	d.xNW = l.narrow(i, of+"delta rule's queries, keys and values [N,W]", x.mixed())
+	d.cNW = l.narrow(i, of+"their convolution [N,W]", x.mixed())
+	d.zNV = l.narrow(i, of+"delta rule's gate [N,V]", x.values())
+	d.oNV = l.narrow(i, of+"delta rule [N,V]", x.values())
+	d.aNH = l.narrow(i, of+"delta rule's decay [N,H]", x.ValueHeads)
+	d.bNH = l.narrow(i, of+"delta rule's strength [N,H]", x.ValueHeads)
+	if kept {
+		d.rstdNH = l.wide(i, "delta rule's norm [N,H]", x.ValueHeads)
+	}
+	return d
+}
+
 // attention lays out the activations of block i's attention in b.
 func (l *actLayout) attention(b *block, i int) {
 	q, kk := l.widths()
@@ -250,6 +298,9 @@ func (l *actLayout) attention(b *block, i int) {
 	qkNorm := spec.QKNorm != architecture.NoNorm
 	b.oNHE = l.narrow(i, "attention [N,H,E]", q)
 	b.lseNH = l.wide(i, "attention sums [N,H]", h)
+	if spec.OutGate {
+		b.gateNHE = l.narrow(i, "gate of attention [N,H,E]", q)
+	}
 	var qkv [3]compute.Tensor // outputs of the three projections
 	if l.joined {
 		both := l.narrow(i, "queries, keys and values [N,H+2K,E]", q+2*kk)
@@ -285,7 +336,14 @@ func (l *actLayout) gradients(a *acts) {
 	a.dxND = l.wide(workspace.All, "gradient of the residual stream [N,D]", d)
 	a.dhND = l.narrow(workspace.All, "gradient of a norm [N,D]", d)
 	a.doNHE = l.narrow(workspace.All, "gradient of attention [N,H,E]", q)
-	if l.c.convs() > 0 {
+	mixers := l.c.mixers()
+	if architecture.Families[l.c.Architecture].Spec.OutGate {
+		a.dgateNHE = l.narrow(workspace.All, "gradient of attention's gate [N,H,E]", q)
+	}
+	if slices.Contains(mixers, architecture.DeltaRule) {
+		a.ddelta = l.deltaRule(workspace.All, "gradient of the ", false)
+	}
+	if slices.Contains(mixers, architecture.ShortConv) {
 		a.dconvND = l.narrow(workspace.All, "gradient of the convolution [N,D]", d)
 		a.dgateN3D = l.narrow(workspace.All, "gradient of the convolution's gates [N,3D]", 3*d)
 	}
@@ -335,7 +393,7 @@ func (a *acts) output(i int) compute.Tensor { return a.xs[min(i+1, len(a.xs)-1)]
 
 // attend computes the attention of one block. It reads q, k and v of b, with q and k not yet
 // rotated, and writes o, and for a gradient lse and the rotated q and k. In the place of attention
-// it computes a short convolution, of the gates and the input in b.
+// it computes a short convolution, of the gates and the input in b, or the gated delta rule.
 type attend func(layer int, b *block, posN []int32)
 
 // rotate applies Rope, or its inverse, to queries and keys if layer l has rotary positions: in one
@@ -458,14 +516,22 @@ func (m *network) inner(i int, a *acts, posN []int32, att attend) {
 	m.linears(a.ps, a.hND)
 }
 
-// mix runs attention, or the short convolution, of block i over the normed input in a.hND, and
+// mix runs attention, or the layer's other mixer, of block i over the normed input in a.hND, and
 // returns its output before the projection.
 func (m *network) mix(i int, a *acts, posN []int32, att attend) compute.Tensor {
 	be, eps, p, b := m.be, m.cfg.RMSEps, &m.blocks[i], a.block(i)
-	if m.spec.Layers[i].Mixer == architecture.ShortConv {
+	switch d := b.delta; m.spec.Layers[i].Mixer {
+	case architecture.ShortConv:
 		m.linear(b.gateN3D, a.hND, p.win)
 		att(i, b, posN)
 		return b.convND
+	case architecture.DeltaRule:
+		a.ps = append(a.ps[:0], p.deltaInputs(d)...)
+		m.linears(a.ps, a.hND)
+		att(i, b, posN)
+		be.RMSNorm(a.normed(d), d.rstdNH, d.oNV, p.on, eps)
+		be.SwiGLU(a.gated(d.oNV), d.zNV, a.normed(d))
+		return a.gated(d.oNV)
 	}
 	qr, kr := b.qNHE, b.kNKE
 	if p.qn != nil {
@@ -479,22 +545,51 @@ func (m *network) mix(i int, a *acts, posN []int32, att attend) compute.Tensor {
 		be.RMSNorm(b.qNHE, b.rstdqNH, qr, p.qn, eps)
 		be.RMSNorm(b.kNKE, b.rstdkNK, kr, p.kn, eps)
 	}
+	if p.wg == nil {
+		att(i, b, posN)
+		return b.oNHE
+	}
+	m.linear(b.gateNHE, a.hND, p.wg)
 	att(i, b, posN)
-	return b.oNHE
+	be.GLU(a.gated(b.oNHE), b.gateNHE, b.oNHE)
+	return a.gated(b.oNHE)
 }
+
+// deltaInputs returns the projections of the gated delta rule's input, whose outputs or their
+// gradients are in d.
+func (p *blockParams) deltaInputs(d delta) []compute.Projection {
+	return []compute.Projection{{Y: d.xNW, W: p.wqkv}, {Y: d.zNV, W: p.wz}, {Y: d.aNH, W: p.wa},
+		{Y: d.bNH, W: p.wb}}
+}
+
+// normed returns the scratch memory for the normed output of d.
+func (a *acts) normed(d delta) compute.Tensor { return a.normedNV.Slice(0, d.oNV.Len()) }
+
+// gated returns the scratch memory for a mixer's output o behind its gate.
+func (a *acts) gated(o compute.Tensor) compute.Tensor { return a.gatedNV.Slice(0, o.Len()) }
 
 // mixGrad computes the gradient of the projection behind mix and of mix, given the gradient dy of
 // the projection's output, into a.dhND. It overwrites a.hND with the normed input.
 func (m *network) mixGrad(i int, a *acts, dy compute.Tensor, posN []int32, pack compute.Pack) {
 	be, p, b, l := m.be, &m.blocks[i], a.block(i), m.spec.Layers[i]
-	if l.Mixer == architecture.ShortConv {
+	switch l.Mixer {
+	case architecture.DeltaRule:
+		m.deltaGrad(i, a, dy, pack)
+		return
+	case architecture.ShortConv:
 		m.linearGrad(a.dconvND, p.wo, nil, dy, b.convND, false)
 		be.GatedConvGrad(a.dgateN3D, b.uND, p.conv, a.dconvND, b.gateN3D, pack)
 		m.rmsNorm(a.hND, b.rstd1N, b.xND, p.norm1)
 		m.linearGrad(a.dhND, p.win, nil, a.dgateN3D, a.hND, false)
 		return
 	}
-	m.linearGrad(a.doNHE, p.wo, nil, dy, b.oNHE, false)
+	if p.wg == nil {
+		m.linearGrad(a.doNHE, p.wo, nil, dy, b.oNHE, false)
+	} else {
+		be.GLU(a.gated(b.oNHE), b.gateNHE, b.oNHE)
+		m.linearGrad(a.dgateNHE, p.wo, nil, dy, a.gated(b.oNHE), false)
+		be.GLUGrad(compute.Tensor{}, a.dgateNHE, a.doNHE, a.dgateNHE, b.gateNHE, b.oNHE)
+	}
 	be.AttentionGrad(a.dqNHE, a.dkNKE, a.dvNKE, a.doNHE, b.oNHE, b.lseNH, b.qNHE, b.kNKE,
 		b.vNKE, m.attnShape(l), pack)
 	m.rotate(l, a.dqNHE, a.dkNKE, a.dqkNHE, posN, true)
@@ -506,6 +601,27 @@ func (m *network) mixGrad(i int, a *acts, dy compute.Tensor, posN []int32, pack 
 	a.ps = append(a.ps[:0], compute.Projection{Y: a.dqrNHE, W: p.wq, B: p.bq},
 		compute.Projection{Y: a.dkrNKE, W: p.wk, B: p.bk},
 		compute.Projection{Y: a.dvNKE, W: p.wv, B: p.bv})
+	m.linearsGrad(a.dhND, a.ps, a.hND)
+	if p.wg != nil {
+		m.linearGrad(a.dhND, p.wg, nil, a.dgateNHE, a.hND, true)
+	}
+}
+
+// deltaGrad does the work of mixGrad in a layer of the gated delta rule. The output's norm and its
+// gate are computed again.
+func (m *network) deltaGrad(i int, a *acts, dy compute.Tensor, pack compute.Pack) {
+	be, p, b := m.be, &m.blocks[i], a.block(i)
+	d, g, n, y := b.delta, a.ddelta, a.normed(b.delta), a.gated(b.delta.oNV)
+	be.RMSNorm(n, d.rstdNH, d.oNV, p.on, m.cfg.RMSEps)
+	be.SwiGLU(y, d.zNV, n)
+	m.linearGrad(g.zNV, p.wo, nil, dy, y, false)
+	be.SwiGLUGrad(compute.Tensor{}, g.zNV, g.oNV, g.zNV, d.zNV, n)
+	be.RMSNormGrad(g.oNV, p.on, g.oNV, d.oNV, d.rstdNH, false)
+	be.GatedDeltaGrad(g.cNW, g.aNH, g.bNH, g.oNV, d.oNV, d.cNW, d.aNH, d.bNH, p.logA, p.dt,
+		m.cfg.Mixer.shape(), pack)
+	be.SiLUConvGrad(g.xNW, p.conv, g.cNW, d.xNW, pack)
+	m.rmsNorm(a.hND, b.rstd1N, b.xND, p.norm1)
+	a.ps = append(a.ps[:0], p.deltaInputs(g)...)
 	m.linearsGrad(a.dhND, a.ps, a.hND)
 }
 
@@ -567,7 +683,7 @@ func (m *network) backward(a *acts, ids, posN []int32, pack compute.Pack, att at
 		m.rmsNormGrad(a.dxND, p.norm2, a.dhND, b.x2ND, b.rstd2N)
 
 		// x2 = x + residual * post1(o(attention(rope(q(h)), rope(k(h)), v(h)))), h = norm1(x); or
-		// o(conv(in(h)))
+		// o(conv(in(h))); or the gated delta rule's
 		m.mixGrad(i, a, m.addGrad(a, p.post1, b.added1), posN, pack)
 		m.rmsNormGrad(a.dxND, p.norm1, a.dhND, b.xND, b.rstd1N)
 		m.progress.report(2)

@@ -63,8 +63,8 @@ func deep(t *testing.T, be compute.Backend, arch string, matrix, vector safetens
 	if c.NoRope != nil {
 		c.NoRope = []bool{false, true, false, true, false}
 	}
-	if c.Conv != nil {
-		c.Conv = []bool{true, false, false, true, true}
+	if c.Mixer.Layers != nil {
+		c.Mixer.Layers = []bool{true, false, false, true, true}
 	}
 	m, err := New(be, c, Options{Seed: 9})
 	must(t, err)

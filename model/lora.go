@@ -24,15 +24,17 @@ type LoRA struct {
 	Alpha   float64 `yaml:"alpha" min:"0" doc:"the adapters' output is multiplied by alpha/rank; 0: alpha is twice the rank" alias:"actor_rollout_ref.model.lora_alpha"`
 	RSLoRA  bool    `yaml:"rslora" doc:"multiply by alpha/sqrt(rank) instead (rank-stabilised LoRA, arXiv 2312.03732)" unproven:"true"`
 	Base    string  `yaml:"base" choices:"native,q8_0,q4_0" doc:"with a rank: how the frozen weights are kept: native (as matrix products read them: 4 bytes a parameter in float32, 2 in bfloat16), or in ggml's q8_0 (1.06 bytes) or q4_0 (0.56; embeddings and head q8_0)" fixed:"true"`
-	Targets string  `yaml:"targets" doc:"which layers have adapters: all-linear, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, and in_proj of a short convolution, separated by commas" alias:"actor_rollout_ref.model.target_modules"`
+	Targets string  `yaml:"targets" doc:"which layers have adapters: all-linear, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, in_proj of a short convolution, and in_proj_qkv, in_proj_z, in_proj_a, in_proj_b and out_proj of a gated delta rule, separated by commas" alias:"actor_rollout_ref.model.target_modules"`
 }
 
 // linearLayers are the layers that can have adapters, by Llama's names, in a block's order, and
-// last inProjection, which only a short convolution has.
-var linearLayers = []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
-	"down_proj", inProjection}
+// last the mixerLayers.
+var linearLayers = append([]string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
+	"down_proj"}, mixerLayers...)
 
-const inProjection = "in_proj"
+// mixerLayers are the layers that only layers without attention have.
+var mixerLayers = []string{"in_proj", "in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b",
+	"out_proj"}
 
 // allLinear is peft's name for all linear layers.
 const allLinear = "all-linear"
@@ -108,24 +110,27 @@ func (l LoRA) Validate(at string) error {
 }
 
 // same reports whether l and o put the same adapters on the same layers of a model of attention. A
-// file of such a model names no input projection of a convolution, and all-linear has it.
+// file of such a model names no mixerLayers, and all-linear has them.
 func (l LoRA) same(o LoRA) bool {
 	return l.Rank == o.Rank && l.Scaling() == o.Scaling() &&
 		slices.Equal(l.attentionTargets(), o.attentionTargets())
 }
 
-// attentionTargets returns targets without inProjection.
+// attentionTargets returns targets without mixerLayers.
 func (l LoRA) attentionTargets() []string {
 	return slices.DeleteFunc(slices.Clone(l.targets()),
-		func(name string) bool { return name == inProjection })
+		func(name string) bool { return slices.Contains(mixerLayers, name) })
 }
 
 // fusedParts returns the linear layers in the fused matrix of peft's name module, nil if no family
-// has such a matrix.
-func fusedParts(module string) (parts []string) {
+// has such a matrix. Of several modules of the name it means the one among the adapters' tensors
+// names; nil: any.
+func fusedParts(module string, names []string) (parts []string) {
 	for _, fam := range architecture.Families {
 		for _, f := range fam.Fused {
-			if architecture.Module(f.Whole) == module && parts == nil {
+			among := names == nil || slices.ContainsFunc(names,
+				func(n string) bool { return strings.Contains(n, "."+f.Whole+".lora_A.") })
+			if architecture.Module(f.Whole) == module && parts == nil && !f.Known() && among {
 				for _, part := range f.Parts {
 					parts = append(parts, architecture.Module(part))
 				}
@@ -139,16 +144,14 @@ func fusedParts(module string) (parts []string) {
 func (l layout) peftModules(o LoRA) (modules []string) {
 	for _, target := range o.targets() {
 		for i := range l.blocks {
-			w := l.blocks[i].weight(target)
-			if w == nil {
-				continue
-			}
-			name := strings.TrimSuffix(w.Name, ".weight")
-			if f, ok := l.family.WholeOf(name); ok {
-				name = f.Whole
-			}
-			if name = architecture.Module(name); !slices.Contains(modules, name) {
-				modules = append(modules, name)
+			for _, w := range l.blocks[i].weights(target) {
+				name := strings.TrimSuffix(w.Name, ".weight")
+				if f, ok := l.family.WholeOf(name); ok {
+					name = f.Whole
+				}
+				if name = architecture.Module(name); !slices.Contains(modules, name) {
+					modules = append(modules, name)
+				}
 			}
 		}
 	}
@@ -160,7 +163,7 @@ func (l layout) fits(o LoRA) error {
 	fam, targets := l.family, o.targets()
 	for _, name := range targets {
 		if o.Targets != "" && o.Targets != allLinear && !slices.ContainsFunc(l.blocks,
-			func(b blockParams) bool { return b.weight(name) != nil }) {
+			func(b blockParams) bool { return len(b.weights(name)) > 0 }) {
 			return fmt.Errorf("model: adapt: lora.targets: %s: no layer of this %s has it: leave it out",
 				name, fam.ModelType)
 		}
@@ -168,6 +171,9 @@ func (l layout) fits(o LoRA) error {
 	for _, f := range fam.Fused {
 		var in, out []string
 		for _, part := range f.Parts {
+			if f.Known() {
+				continue
+			}
 			if name := architecture.Module(part); slices.Contains(targets, name) {
 				in = append(in, name)
 			} else {
@@ -197,7 +203,7 @@ func (l LoRA) settings() string {
 	if l.RSLoRA {
 		s += " lora.rslora=true"
 	}
-	if t := l.targets(); len(l.attentionTargets()) < len(linearLayers)-1 {
+	if t := l.targets(); len(l.attentionTargets()) < len(linearLayers)-len(mixerLayers) {
 		s += " lora.targets=" + strings.Join(t, ",")
 	}
 	return s
@@ -227,22 +233,20 @@ func (l layout) newAdapters(o LoRA) (params []*compute.Param,
 	for i := range l.blocks {
 		shared := map[string]*compute.Param{} // A of each fused matrix
 		for _, name := range o.targets() {
-			w := l.blocks[i].weight(name)
-			if w == nil {
-				continue
+			for _, w := range l.blocks[i].weights(name) {
+				own := strings.TrimSuffix(w.Name, ".weight")
+				module := own
+				if f, ok := l.family.WholeOf(own); ok {
+					module = fmt.Sprintf("model.layers.%d.%s", i, f.Whole)
+				}
+				ad := &adapter{a: shared[module], scale: o.Scaling()}
+				if ad.a == nil {
+					ad.a = matrix(module, ".lora_A.weight", o.Rank, w.Cols)
+					shared[module] = ad.a
+				}
+				ad.b = matrix(own, ".lora_B.weight", w.Rows, o.Rank)
+				adapters[w] = ad
 			}
-			own := strings.TrimSuffix(w.Name, ".weight")
-			module := own
-			if f, ok := l.family.WholeOf(own); ok {
-				module = fmt.Sprintf("model.layers.%d.%s", i, f.Whole)
-			}
-			ad := &adapter{a: shared[module], scale: o.Scaling()}
-			if ad.a == nil {
-				ad.a = matrix(module, ".lora_A.weight", o.Rank, w.Cols)
-				shared[module] = ad.a
-			}
-			ad.b = matrix(own, ".lora_B.weight", w.Rows, o.Rank)
-			adapters[w] = ad
 		}
 	}
 	return params, adapters
@@ -264,10 +268,18 @@ func (c Config) TrainedCount(k Kind, o LoRA) (n int64) {
 	return n
 }
 
-// weight returns the weight of the linear layer with peft's name.
-func (b *blockParams) weight(name string) *compute.Param {
-	return map[string]*compute.Param{"q_proj": b.wq, "k_proj": b.wk, "v_proj": b.wv, "o_proj": b.wo,
-		"gate_proj": b.gate, "up_proj": b.up, "down_proj": b.down, inProjection: b.win}[name]
+// weights returns the weights of the linear layer with peft's name: one, but two of a q_proj that
+// attention's gate is a part of.
+func (b *blockParams) weights(name string) (list []*compute.Param) {
+	for _, w := range []*compute.Param{b.wq, b.wk, b.wv, b.wo, b.gate, b.up, b.down, b.win, b.wqkv,
+		b.wz, b.wa, b.wb} {
+		if w != nil && architecture.Module(strings.TrimSuffix(w.Name, ".weight")) == name {
+			if list = append(list, w); w == b.wq && b.wg != nil {
+				list = append(list, b.wg)
+			}
+		}
+	}
+	return list
 }
 
 // Adapt returns a model of m's frozen weights with adapters of its own, and with a head of its own

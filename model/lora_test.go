@@ -59,9 +59,7 @@ func TestAdapt(t *testing.T) {
 				of := layout{blocks: base.blocks[i : i+1], family: base.family}
 				want += len(of.peftModules(l))
 				for _, target := range l.targets() {
-					if base.blocks[i].weight(target) != nil {
-						want++
-					}
+					want += len(base.blocks[i].weights(target))
 				}
 			}
 			if len(lm.Params()) != want ||
@@ -325,8 +323,11 @@ func againstPeft(t *testing.T, be compute.Backend) {
 				}
 				t.Logf("%s largest relative difference %.2g", what, worst)
 				tol := 1e-5
-				if m.cfg.Conv != nil { // float32's roundings of products of three activations
+				if m.cfg.Mixer.Layers != nil { // float32's roundings of products of three activations
 					tol = 2e-5
+				}
+				if m.cfg.Stateful() { // and of norms of small outputs: see scripts/fixtures_model.py
+					tol = 2e-4
 				}
 				if !(worst <= tol) {
 					t.Errorf("%s: off by %.3g of the norm", what, worst)
@@ -411,6 +412,8 @@ func TestAdaptRefusesTargets(t *testing.T) {
 	for _, c := range []struct{ arch, targets, want string }{
 		{"Llama", "q_proj,in_proj", "in_proj: no layer of this llama has it"},
 		{"Lfm2", "in_proj", ""}, {"Lfm2", "q_proj", ""}, {"Llama", allLinear, ""},
+		{"Qwen3_5", "q_proj", ""}, {"Qwen3_5", "out_proj,in_proj_a", ""},
+		{"Qwen3_5", "in_proj", "in_proj: no layer of this qwen3_5_text has it"},
 		{"Phi3", "q_proj", "q_proj without k_proj,v_proj: phi3 stores them as one matrix qkv_proj"},
 		{"Phi3", "q_proj,k_proj,v_proj", ""},
 	} {

@@ -46,7 +46,9 @@ package model
 import (
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -170,10 +172,16 @@ type blockParams struct {
 	wq, wk, wv *compute.Param // [H*E,D], [K*E,D], [K*E,D]
 	bq, bk, bv *compute.Param
 	qn, kn     *compute.Param // [E] each, or [H*E] and [K*E]
-	// of a short convolution, in the place of wq to kn
+	wg         *compute.Param // [H*E,D] the gate of attention's output
+	// in the place of wq to wg of a short convolution win and conv, of the gated delta rule (H value
+	// heads of width F, W columns of queries, keys and values) conv to on
 	win      *compute.Param // [3D,D]
-	conv     *compute.Param // [D,J] taps, in a file [D,1,J]
-	wo       *compute.Param // [D,H*E], or [D,D] of a short convolution
+	conv     *compute.Param // [D,J] or [W,J] taps, in a file [D,1,J]
+	wqkv, wz *compute.Param // [W,D], [H*F,D]
+	wa, wb   *compute.Param // [H,D] each: decay and strength of an update
+	logA, dt *compute.Param // [H] each: the decay's rate and bias
+	on       *compute.Param // [F]
+	wo       *compute.Param // [D,H*E], [D,D] of a short convolution, or [D,H*F]
 	post1    *compute.Param // [D]
 	norm2    *compute.Param // [D]
 	gate, up *compute.Param // [F,D]
@@ -221,14 +229,28 @@ func (c Config) arrange(k Kind) layout {
 		if spec.PreNorm {
 			b.norm1 = norm(pre+"input_layernorm", d)
 		}
-		if c.conv(i) {
+		switch x := c.Mixer; c.mixer(i) {
+		case architecture.ShortConv:
 			b.win = matrix("conv.in_proj", 3*d, d)
-			b.conv = add(pre+"conv.conv.weight", d, 1, c.Taps)
+			b.conv = add(pre+"conv.conv.weight", d, 1, x.Taps)
 			b.wo = matrix("conv.o_proj", d, d)
-		} else {
+		case architecture.DeltaRule:
+			b.wqkv = matrix("linear_attn.in_proj_qkv", x.mixed(), d)
+			b.wz = matrix("linear_attn.in_proj_z", x.values(), d)
+			b.wa = matrix("linear_attn.in_proj_a", x.ValueHeads, d)
+			b.wb = matrix("linear_attn.in_proj_b", x.ValueHeads, d)
+			b.conv = add(pre+"linear_attn.conv1d.weight", x.mixed(), 1, x.Taps)
+			b.logA = add(pre+"linear_attn.A_log", x.ValueHeads)
+			b.dt = add(pre+"linear_attn.dt_bias", x.ValueHeads)
+			b.on = add(pre+"linear_attn.norm.weight", x.ValueDim)
+			b.wo = matrix("linear_attn.out_proj", d, x.values())
+		case architecture.Attention:
 			b.wq = matrix("self_attn.q_proj", q, d)
 			b.wk = matrix("self_attn.k_proj", kv, d)
 			b.wv = matrix("self_attn.v_proj", kv, d)
+			if spec.OutGate {
+				b.wg = matrix("self_attn.q_gate", q, d)
+			}
 			if spec.QKVBias {
 				b.bq = add(pre+"self_attn.q_proj.bias", q)
 				b.bk = add(pre+"self_attn.k_proj.bias", kv)
@@ -278,6 +300,9 @@ func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+	if err := c.CheckDevice(be); err != nil {
+		return nil, err
+	}
 	m := &Model{network: newNetwork(be, c, c.arrange(o.Kind), o), opt: o}
 	if err := checkQuant(be, m.params, o); err != nil {
 		return nil, err
@@ -311,7 +336,12 @@ func New(be Backend, c Config, o Options) (*Model, error) {
 			m.draw(p, i, o.ScoreInit)
 		case len(p.Shape) > 1:
 			m.draw(p, i, c.initRange())
-		case p.Name[len(p.Name)-len("bias"):] == "bias":
+		case strings.HasSuffix(p.Name, ".A_log"): // as transformers has it: A uniform within 16
+			m.fill(p, func(j int) float32 {
+				return float32(math.Log(0.01 + 15.99*philox.Float64(o.Seed, philox.Init, uint64(i),
+					uint64(j), 0)))
+			})
+		case strings.HasSuffix(p.Name, ".bias"):
 			m.fill(p, func(int) float32 { return 0 })
 		default:
 			m.fill(p, func(int) float32 { return 1 - p.Offset })

@@ -112,8 +112,13 @@ func tiny(arch string) Config {
 	if f.NoRope == architecture.ByLayer {
 		c.NoRope = []bool{false, true}
 	}
-	if f.Convs {
-		c.Conv, c.Taps = []bool{true, false}, 3
+	switch f.Mixer {
+	case architecture.ShortConv:
+		c.Mixer = Mixer{Layers: []bool{true, false}, Taps: 3}
+	case architecture.DeltaRule:
+		c.RotaryDim = 4
+		c.Mixer = Mixer{Layers: []bool{true, false}, Taps: 3, KeyHeads: 2, ValueHeads: 4, KeyDim: 3,
+			ValueDim: 5}
 	}
 	if f.AttentionOf != "" {
 		c.AttnScale = 0.3

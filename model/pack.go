@@ -238,12 +238,24 @@ func invTemp(temperature float64) (float64, error) {
 // attendPack computes the attention of layer i over the sequences of the pack.
 func (m *network) attendPack(i int, b *block, posN []int32) {
 	l := m.spec.Layers[i]
-	if l.Mixer == architecture.ShortConv {
+	switch l.Mixer {
+	case architecture.ShortConv:
 		m.be.GatedConv(b.convND, b.uND, b.gateN3D, m.blocks[i].conv, m.pk.Pack)
+		return
+	case architecture.DeltaRule:
+		m.recur(i, b, m.pk.Pack, compute.States{}, compute.States{})
 		return
 	}
 	m.rotate(l, b.qNHE, b.kNKE, b.qkNHE, posN, false)
 	m.be.Attention(b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, m.attnShape(l), m.pk.Pack)
+}
+
+// recur computes the convolution and the gated delta rule of layer i over a pack, from the states of
+// both and to them.
+func (m *network) recur(i int, b *block, pack compute.Pack, conv, rule compute.States) {
+	p, d := &m.blocks[i], b.delta
+	m.be.SiLUConv(d.cNW, d.xNW, p.conv, pack, conv)
+	m.be.GatedDelta(d.oNV, d.cNW, d.aNH, d.bNH, p.logA, p.dt, m.cfg.Mixer.shape(), pack, rule)
 }
 
 // headMemory returns the outputs of the language model's head for the pack's rows.

@@ -72,9 +72,9 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		return compute.Tensor{}
 	}
 	var a acts
-	work := compute.Work{Hidden: c.Hidden, Widest: max(c.FFN, c.Hidden, c.Heads*c.HeadDim, c.gates()),
+	work := compute.Work{Hidden: c.Hidden, Widest: max(c.FFN, c.Hidden, c.Heads*c.HeadDim, c.mixerWidth()),
 		Vocab: all.head.Rows, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
-		Trainable: o.Trainable, Tokens: o.Tokens, Rows: o.Tokens, Taps: c.Hidden * c.Taps}
+		Trainable: o.Trainable, Tokens: o.Tokens, Rows: o.Tokens, Taps: c.taps(), Delta: c.Mixer.shape()}
 	if o.Tokens > 0 {
 		k := keepNothing
 		switch {
@@ -110,10 +110,13 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 			size = max(size, pages.OfChunks(slots, o.PromptTokens+first, pt))
 		}
 		size += pages.Spare(f.DecodeMultiple(), pt)
-		var sizes []int
+		var sizes []elements
 		for i := range c.Layers {
 			for _, width := range c.caches(i) {
-				sizes = append(sizes, size*pt*width)
+				sizes = append(sizes, elements{compute.Narrow, size * pt * width})
+			}
+			for _, width := range c.states(f, i) {
+				sizes = append(sizes, elements{compute.Wide, pages.States(slots) * width})
 			}
 		}
 		room := 0
@@ -138,17 +141,29 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 func (c Config) widestProduct(joined bool) int {
 	queries, values := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	if joined {
-		return c.Hidden * max(2*c.FFN, queries+2*values, c.gates())
+		return c.Hidden * max(2*c.FFN, queries+2*values, c.mixerWidth())
 	}
-	return c.Hidden * max(c.FFN, queries, c.gates())
+	return c.Hidden * max(c.FFN, queries, c.mixerWidth())
 }
 
-// gates returns the outputs of a short convolution's input projection; 0 without one.
-func (c Config) gates() int {
-	if c.convs() == 0 {
+// mixerWidth returns the outputs of the widest projection of a mixer beside attention, or its
+// inputs; 0 without one.
+func (c Config) mixerWidth() int {
+	switch {
+	case c.Mixer.Layers == nil:
 		return 0
+	case c.Stateful():
+		return c.Mixer.mixed()
 	}
 	return 3 * c.Hidden
+}
+
+// taps returns the weights of a mixer's convolution.
+func (c Config) taps() int {
+	if c.Stateful() {
+		return c.Mixer.mixed() * c.Mixer.Taps
+	}
+	return c.Hidden * c.Mixer.Taps
 }
 
 // parameters adds the memory of weights, gradients and moments of all, or of its adapters.
@@ -187,14 +202,20 @@ func (p *Plan) parameters(f Footprint, o PlanOptions, all *layout) {
 	}
 }
 
-// cacheBytes returns the bytes of caches of Narrow elements that do not fit into a block of
-// gradients of room elements (lender).
-func cacheBytes(f Footprint, room int, sizes []int) (bytes int64) {
-	for _, n := range sizes {
-		if used := lentElements(f, compute.Narrow, n); used <= room {
+// elements is a number of elements of a class.
+type elements struct {
+	class compute.Class
+	n     int
+}
+
+// cacheBytes returns the bytes of caches that do not fit into a block of gradients of room elements
+// (lender).
+func cacheBytes(f Footprint, room int, sizes []elements) (bytes int64) {
+	for _, x := range sizes {
+		if used := lentElements(f, x.class, x.n); used <= room {
 			room -= used
 		} else {
-			bytes += f.Block(f.Element(compute.Narrow) * int64(n))
+			bytes += f.Block(f.Element(x.class) * int64(x.n))
 		}
 	}
 	return bytes

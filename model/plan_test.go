@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"gad/internal/compute"
+	"gad/internal/compute/cpu"
 	"gad/internal/compute/cuda"
 	"gad/internal/compute/ref"
 	"gad/model/internal/files"
@@ -98,7 +100,7 @@ func TestPlanOfLentCache(t *testing.T) {
 		{0, 3, 1 << 20, 3 * 2 << 20},
 		{0, 3, 1<<20 + 1, 3 * 4 << 20},
 	} {
-		if got := cacheBytes(f, c.room, slices.Repeat([]int{c.n}, c.caches)); got != c.want {
+		if got := cacheBytes(f, c.room, slices.Repeat([]elements{{compute.Narrow, c.n}}, c.caches)); got != c.want {
 			t.Errorf("%d caches of %d in a buffer of %d: %d bytes beside it, want %d", c.caches,
 				c.n, c.room, got, c.want)
 		}
@@ -157,4 +159,49 @@ func TestPlanOfTurns(t *testing.T) {
 	}
 	must(t, scorer.Close())
 	must(t, student.Close())
+}
+
+// On the CPU the plan of layers of the gated delta rule is what they take, within 5 %: the operation's
+// scratch memory, the states of sequences.
+func TestPlanOfDeltaRule(t *testing.T) {
+	c := tiny("Qwen3_5")
+	c.Hidden, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.RotaryDim, c.FFN = 128, 4, 4, 2, 64, 16, 320
+	c.Mixer = Mixer{Layers: []bool{true, true, true, false}, Taps: 4, KeyHeads: 2, ValueHeads: 4,
+		KeyDim: 64, ValueDim: 32}
+	c.MaxPosition = 1024
+	prompt := make([]int32, 200)
+	seqs := seqsOf(c.Vocab, 700, 324)
+	for _, o := range []PlanOptions{
+		{Tokens: 1024},
+		{Tokens: 1024, Trainable: true},
+		{Tokens: 1024, Trainable: true, Recompute: true},
+		{Slots: 24, N: 8, Prompts: 3, PromptTokens: len(prompt), MaxNew: 12},
+	} {
+		be, err := cpu.New(cpu.Options{})
+		must(t, err)
+		m, err := New(be, c, Options{Trainable: o.Trainable, Recompute: o.Recompute})
+		must(t, err)
+		switch {
+		case o.Slots > 0:
+			_, err = m.Generate([][]int32{prompt, prompt, prompt}, []uint64{0, 1, 2},
+				SampleOptions{N: o.N, MaxNew: o.MaxNew, Slots: o.Slots}, nil)
+			must(t, err)
+		case o.Trainable:
+			_, err = NewOptimizer(m, adamw())
+			must(t, err)
+			must(t, m.LogProbGrad(seqs, 1,
+				func(l, e [][]float32) (_, _ [][]float32, err error) { return l, e, nil }))
+		default:
+			_, _, err = m.LogProbs(seqs, 1)
+			must(t, err)
+		}
+		_, peak := be.Memory()
+		plan := c.Plan(be, o)
+		t.Logf("%+v: planned %d, took %d", o, plan.Total(), peak)
+		if d := float64(plan.Total())/float64(peak) - 1; d < -0.05 || d > 0.05 {
+			t.Errorf("%+v: planned %d bytes (%+v), took %d", o, plan.Total(), plan, peak)
+		}
+		must(t, m.Close())
+		must(t, be.Close())
+	}
 }

@@ -27,7 +27,8 @@ var ropeKeys = map[string][]string{
 // one for each type of layer, or rope_theta and rope_scaling of transformers 4.
 func (r *reader) rope(c *Config, fam architecture.Family) {
 	c.RopeTheta = r.float("rope_theta", or(fam.Theta, 10000))
-	if fam.LongRope {
+	if fam.Partial > 0 {
+		c.rotate(fam.Partial)
 		r.rotated(c)
 	}
 	byType := fam.LocalRope != architecture.Alike
@@ -102,10 +103,10 @@ func (s *reader) ropeOf(c *Config, theta float64) (float64, *RopeScaling) {
 	fam := architecture.Families[c.Architecture]
 	queryScale := fam.QueryScale
 	kind := s.str("rope_type", s.str("type", "default"))
-	if fam.LongRope { // its older names
-		if kind == "su" || kind == "yarn" {
-			kind = "longrope"
-		}
+	if fam.LongRope && (kind == "su" || kind == "yarn") { // its older names
+		kind = "longrope"
+	}
+	if fam.Partial > 0 {
 		s.rotated(c)
 	}
 	known, ok := ropeKeys[kind]
@@ -145,7 +146,10 @@ func (s *reader) ropeOf(c *Config, theta float64) (float64, *RopeScaling) {
 		// transformers takes the second from here only where it is absent outside
 		case queryScale && kind == "yarn" &&
 			(k == "llama_4_scaling_beta" || k == "max_position_embeddings"):
-		case k == "partial_rotary_factor" && fam.LongRope: // read by rotated
+		case k == "partial_rotary_factor" && fam.Partial > 0: // read by rotated
+		case k == "mrope_section" && fam.MRope:
+		// where the positions of images are parts of a rotation; of text all parts are equal
+		case k == "mrope_interleaved" && fam.MRope:
 		case k == "partial_rotary_factor":
 			if s.float(k, 1) != 1 {
 				s.fail("key %q: %s: %w: only full rotation is implemented", k, s.raw[k],
@@ -168,6 +172,11 @@ func (r *reader) rotated(c *Config) {
 		r.fail("key \"partial_rotary_factor\": %g: expected more than 0, and at most 1", share)
 		return
 	}
+	c.rotate(share)
+}
+
+// rotate makes a share of a head's elements rotate.
+func (c *Config) rotate(share float64) {
 	if c.RotaryDim = int(float64(c.HeadDim) * share); c.RotaryDim == c.HeadDim {
 		c.RotaryDim = 0
 	}

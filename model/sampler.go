@@ -39,7 +39,7 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 // sampled returns a language model as an engine needs it.
 func (m *Model) sampled() sampling.Model {
 	return sampling.Model{Network: &sampler{m: m}, Backend: m.be, Workspace: m.ws, Head: m.head,
-		Tokens: m.tokens, MaxPosition: m.cfg.MaxPosition}
+		Tokens: m.tokens, MaxPosition: m.cfg.MaxPosition, Stateful: m.cfg.Stateful()}
 }
 
 // sampler runs a model's blocks with a cache of keys and values (sampling.Network).
@@ -47,19 +47,21 @@ type sampler struct {
 	m      *Model
 	grads  *lender        // lends the gradients' memory to the caches
 	caches [][]cache      // by layer: of keys and values, or of a convolution's inputs
+	states [][]cache      // by layer: of a convolution and of the gated delta rule
 	p      *sampling.Pass // the pass of Decode
 	op     func()         // what Decode repeats
 	keys   map[int]string // its key by number of rows
 }
 
-// cache is memory for the positions of sequences [positions, width].
+// cache is memory for the positions of sequences [positions, width], or for their states
+// [sequences, width].
 type cache struct {
 	compute.Tensor
 	width int
 }
 
-// Open makes the rotary tables and the caches of n positions.
-func (s *sampler) Open(n, longest int) error {
+// Open makes the rotary tables, the caches of n positions and the states.
+func (s *sampler) Open(n, longest, states int) error {
 	m := s.m
 	if err := m.angles(longest); err != nil {
 		return err
@@ -67,19 +69,24 @@ func (s *sampler) Open(n, longest int) error {
 	s.grads, s.keys = m.grads.lend(), map[int]string{}
 	s.op = func() { m.forward(&m.acts, s.p.IDs, s.p.Pos, s.attendDecode) }
 	for i := range m.cfg.Layers {
-		var of []cache
-		for c, width := range m.cfg.caches(i) {
-			t, ok := s.grads.get(compute.Narrow, n*width)
-			if !ok {
-				what := []string{"key cache [slots,K,E]", "value cache [slots,K,E]"}[c]
-				if m.cfg.conv(i) {
-					what = "convolution's cache [slots,D]"
+		memory := func(what []string, c compute.Class, n int, widths []int) (of []cache) {
+			for k, width := range widths {
+				t, ok := s.grads.get(c, n*width)
+				if !ok {
+					t = m.ws.In(workspace.Purpose{Layer: i, What: what[k]}, c, n*width)
 				}
-				t = m.ws.In(workspace.Purpose{Layer: i, What: what}, compute.Narrow, n*width)
+				of = append(of, cache{t, width})
 			}
-			of = append(of, cache{t, width})
+			return of
 		}
-		s.caches = append(s.caches, of)
+		what := []string{"key cache [slots,K,E]", "value cache [slots,K,E]"}
+		if m.cfg.mixer(i) == architecture.ShortConv {
+			what = []string{"convolution's cache [slots,D]"}
+		}
+		s.caches = append(s.caches, memory(what, compute.Narrow, n, m.cfg.caches(i)))
+		s.states = append(s.states,
+			memory([]string{"states of the convolution", "states of the delta rule"}, compute.Wide,
+				states, m.cfg.states(m.be, i)))
 	}
 	return nil
 }
@@ -97,11 +104,18 @@ func (s *sampler) Close(free bool) {
 func (s *sampler) Writes() uint64 { return s.m.writeCount() }
 
 // Copy copies the keys and values of n positions.
-func (s *sampler) Copy(to, from, n int) {
-	for _, of := range s.caches {
-		for _, cache := range of {
-			w := cache.width
-			s.m.be.Copy(cache.Slice(to*w, (to+n)*w), cache.Slice(from*w, (from+n)*w))
+func (s *sampler) Copy(to, from, n int) { s.copy(s.caches, to, from, n) }
+
+// Fork copies the states of a sequence.
+func (s *sampler) Fork(to, from int) { s.copy(s.states, to, from, 1) }
+
+// copy copies n rows of the memory of all layers.
+func (s *sampler) copy(of [][]cache, to, from, n int) {
+	for _, layer := range of {
+		for _, cache := range layer {
+			if w := cache.width; w > 0 {
+				s.m.be.Copy(cache.Slice(to*w, (to+n)*w), cache.Slice(from*w, (from+n)*w))
+			}
 		}
 	}
 }
@@ -122,6 +136,10 @@ func (s *sampler) Prefill(prompts []Seq, p *sampling.Pass) (hND compute.Tensor, 
 		return hND, err
 	}
 	m.forward(a, p.IDs, p.Pos, func(i int, b *block, posN []int32) {
+		if m.spec.Layers[i].Mixer == architecture.DeltaRule {
+			s.recur(i, b, p.Runs)
+			return
+		}
 		if whole > 0 {
 			first := b.slice(n, 0, whole)
 			m.attendPack(i, &first, posN[:whole])
@@ -146,20 +164,34 @@ func (s *sampler) Decode(p *sampling.Pass) (hND compute.Tensor, err error) {
 		s.keys[n] = fmt.Sprintf("%p: decode %d", m, n)
 	}
 	s.p = p
-	m.be.Repeat(s.keys[n], compute.Indices(*p), s.op)
+	m.be.Repeat(s.keys[n], compute.Indices{IDs: p.IDs, Pos: p.Pos, Slots: p.Slots, Pages: p.Pages},
+		s.op)
 	return a.hND, nil
 }
 
 // attendDecode computes the attention of Decode.
 func (s *sampler) attendDecode(i int, b *block, posN []int32) {
+	if s.m.spec.Layers[i].Mixer == architecture.DeltaRule {
+		s.recur(i, b, s.p.Runs)
+		return
+	}
 	s.attend(i, b, posN, s.p.Slots, s.p.Pages)
+}
+
+// recur computes the gated delta rule of layer i over a pass's runs, from the states before them to
+// those behind.
+func (s *sampler) recur(i int, b *block, r sampling.Runs) {
+	of := s.states[i]
+	conv := compute.States{Rows: of[0].Tensor, From: r.From, To: r.To}
+	rule := compute.States{Rows: of[1].Tensor, From: r.From, To: r.To}
+	s.m.recur(i, b, compute.Pack{Start: r.Start}, conv, rule)
 }
 
 // write writes the keys and values of b, or a convolution's inputs, to the caches of layer i, row n
 // to slots[n].
 func (s *sampler) write(i int, b *block, slots []int32) {
 	of := s.caches[i]
-	if s.m.cfg.conv(i) {
+	if s.m.cfg.mixer(i) == architecture.ShortConv {
 		s.m.be.CacheWrite(of[0].Tensor, b.uND, of[0].width, slots)
 		return
 	}

@@ -1,7 +1,9 @@
 package model
 
 import (
+	"bytes"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,6 +62,93 @@ func TestStreetFolders(t *testing.T) {
 	if _, err := parseConfig([]byte(`{"model_type":"qwen2","architectures":["Qwen2ForRewardModel"]}`)); err == nil ||
 		!strings.Contains(err.Error(), "Qwen2ForRewardModel") {
 		t.Errorf("another head: %v", err)
+	}
+}
+
+// Folders of Qwen3.5 as others leave them: layers that draft tokens beside the others, which are not
+// read; and a folder whose convolutions lie otherwise, as another framework stores them, which is
+// refused.
+func TestStreetQwen35(t *testing.T) {
+	be := ref.New()
+	want := load(t, be, "qwen3_5", Options{Kind: LM})
+	more := func(extra map[string][]int, rename func(string) string) (*Model, error) {
+		d := t.TempDir()
+		must(t, want.Save(dir(d).create, "", 0))
+		path := filepath.Join(d, "model.safetensors")
+		file, err := safetensors.Open(path)
+		must(t, err)
+		var list []safetensors.Source
+		for _, name := range file.Names() {
+			x, _ := file.Tensor(name)
+			shape := x.Shape
+			if s, ok := extra[name]; ok {
+				shape = s
+			}
+			list = append(list, safetensors.Source{Name: name, DType: x.DType, Shape: shape,
+				Write: func(w io.Writer) error { _, err := w.Write(x.Data); return err }})
+		}
+		for name, shape := range extra {
+			if _, ok := file.Tensor(name); !ok {
+				list = append(list, safetensors.Source{Name: name, DType: safetensors.F32, Shape: shape,
+					Write: func(w io.Writer) error { _, err := w.Write(make([]byte, 4*shape[0])); return err }})
+			}
+		}
+		var b bytes.Buffer
+		must(t, safetensors.Write(&b, list, nil))
+		must(t, file.Close())
+		must(t, os.WriteFile(path, b.Bytes(), 0o644))
+		if rename != nil {
+			renameTensors(t, path, rename)
+		}
+		return Load(be, d, Options{Kind: LM})
+	}
+	text := func(n string) string {
+		if rest, ok := strings.CutPrefix(n, "model."); ok {
+			return "model.language_model." + rest
+		}
+		return n
+	}
+	for name, rename := range map[string]func(string) string{"a language model": nil, "its text": text} {
+		got, err := more(map[string][]int{"mtp.fc.weight": {4}, "mtp.layers.0.input_layernorm.weight": {4}},
+			rename)
+		must(t, err)
+		sameWeights(t, name, got, want)
+	}
+	const conv = "model.layers.0.linear_attn.conv1d.weight"
+	_, err := more(map[string][]int{conv: {64, 4, 1}}, nil)
+	if err == nil || !strings.Contains(err.Error(), conv+" is [64 4 1], config.json says [64 1 4]") {
+		t.Errorf("transposed: %v", err)
+	}
+}
+
+// Adapters that peft saved of a model that also reads images are those of its language model, and
+// names of parts that no file of transformers has are refused.
+func TestStreetAdaptersOfText(t *testing.T) {
+	be := ref.New()
+	base := load(t, be, "qwen3_5", Options{})
+	defer base.Close()
+	d := t.TempDir()
+	for _, name := range []string{AdapterConfigName, adapterWeights} {
+		b, err := os.ReadFile(filepath.Join("../testdata/lora/qwen3_5", name))
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(d, name), b, 0o644))
+	}
+	want, err := Load(be, d, Options{Base: base})
+	must(t, err)
+	defer want.Close()
+	renameTensors(t, filepath.Join(d, adapterWeights), func(n string) string {
+		return strings.Replace(n, ".model.model.layers.", ".model.model.language_model.layers.", 1)
+	})
+	got, err := Load(be, d, Options{Base: base})
+	must(t, err)
+	defer got.Close()
+	for i, p := range got.params {
+		same(t, p.Name, values(be, p.W), values(be, want.params[i].W))
+	}
+	_, err = parseAdapterConfig([]byte(`{"peft_type":"LORA","r":2,"lora_alpha":4,"target_modules":["in_proj_q"]}`),
+		func() []string { return nil })
+	if err == nil || !strings.Contains(err.Error(), `"in_proj_q"`) {
+		t.Errorf("a part of in_proj_qkv: %v", err)
 	}
 }
 

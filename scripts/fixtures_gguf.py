@@ -101,6 +101,8 @@ def models(names):
             if config["model_type"] == "granitemoehybrid":  # as released folders have it: the converter knows only these
                 config |= dict(layer_types=["attention"] * config["num_hidden_layers"], num_experts_per_tok=0, intermediate_size=config["shared_intermediate_size"])
                 (copy / "config.json").write_text(json.dumps(config))
+            if config["model_type"] == "qwen3_5_text":  # the converter takes a folder without layers that draft only so
+                kind.no_mtp = True
             tokens = {f"t{i}": i for i in range(config["vocab_size"])}  # Gemma's class counts them
             (copy / "tokenizer.json").write_text(json.dumps({"model": {"vocab": tokens}, "added_tokens": []}))
             sys.argv = ["convert", str(copy), "--outfile", str(out / f"{folder.name}.gguf"), "--outtype", "f32", "--no-lazy"]

@@ -39,7 +39,13 @@ ADAPTERS = {
     "ministral3": ("ministral3", "CAUSAL_LM", dict(r=2, lora_alpha=4, target_modules="all-linear")),
     "lfm2": ("lfm2", "CAUSAL_LM", dict(r=3, lora_alpha=5, target_modules="all-linear")),
     "lfm2_some": ("lfm2", "CAUSAL_LM", dict(r=2, lora_alpha=5, target_modules=["q_proj", "out_proj", "w2"])),
+    "qwen3_5": ("qwen3_5", "CAUSAL_LM", dict(r=2, lora_alpha=1, target_modules="all-linear")),
+    # The output of attention alone, and of the delta rule alone; one that attention's gate is a part of.
+    "qwen3_5_some": ("qwen3_5", "CAUSAL_LM", dict(r=2, lora_alpha=1, target_modules=["q_proj", "o_proj", "in_proj_qkv", "in_proj_a"])),
 }
+
+# Seeds that are not the folder's place: see SEEDS of fixtures_model.py.
+SEEDS = {"qwen3_5": 21}
 
 
 def sequences(vocab):
@@ -53,6 +59,7 @@ def main():
     for seed, (name, (base, task, settings)) in enumerate(ADAPTERS.items()):
         if len(sys.argv) > 3 and name not in sys.argv[3:]:
             continue
+        seed = SEEDS.get(name, seed)
         kind = transformers.AutoModelForCausalLM if task == "CAUSAL_LM" else transformers.AutoModelForSequenceClassification
         more = {} if task == "CAUSAL_LM" else dict(num_labels=1)
         torch.manual_seed(seed)

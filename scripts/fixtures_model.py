@@ -62,8 +62,16 @@ GEMMA = dict(
 
 LFM2 = dict(SMALL, num_hidden_layers=4, norm_eps=1e-5, rope_parameters=theta(1e6))
 
-# Folders whose seed is not their place.
-SEEDS = {"lfm2": 100, "lfm2_bf16": 101}
+QWEN35 = dict(SMALL, num_hidden_layers=4, head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8)
+
+
+def mrope(share, sections, **rule):
+    return dict(theta(1e6), partial_rotary_factor=share, mrope_section=sections, mrope_interleaved=True, **rule)
+
+
+# Folders whose seed is not their place. Those of Qwen3.5 are the best conditioned of sixteen: of an output near
+# zero, as a first token has it where query and key are nearly at right angles, the norm multiplies roundings.
+SEEDS = {"lfm2": 100, "lfm2_bf16": 101, "qwen3_5": 124, "qwen3_5_bf16": 118, "qwen3_5_vision": 122, "qwen3_5_scorer": 119}
 
 # folder: (class of the configuration, class of the model, settings, dtype, shard size)
 T = transformers
@@ -113,6 +121,15 @@ FOLDERS = {
                       layer_types=["full_attention", "sliding_attention"], rope_parameters=theta(1e4)), "float32", None),
     "lfm2": (T.Lfm2Config, T.Lfm2ForCausalLM, dict(**LFM2, layer_types=["conv", "full_attention", "conv", "conv"], block_multiple_of=8), "float32", None),
     "lfm2_bf16": (T.Lfm2Config, T.Lfm2ForCausalLM, dict(**LFM2, full_attn_idxs=[1, 3], conv_L_cache=4, block_auto_adjust_ff_dim=False, tie_word_embeddings=False), "bfloat16", None),
+    "qwen3_5": (T.Qwen3_5TextConfig, T.Qwen3_5ForCausalLM, dict(**QWEN35, tie_word_embeddings=False, rope_parameters=mrope(0.5, [1, 1, 0])), "float32", None),
+    "qwen3_5_bf16": (T.Qwen3_5TextConfig, T.Qwen3_5ForCausalLM, dict(**dict(QWEN35, linear_num_key_heads=3, linear_num_value_heads=3, linear_key_head_dim=6), full_attention_interval=2,
+                     linear_conv_kernel_dim=3, tie_word_embeddings=True, rope_parameters=mrope(0.25, [1, 0, 0])), "bfloat16", None),
+    # As it is released: the text part of a model that also reads images.
+    "qwen3_5_vision": (T.Qwen3_5Config, T.Qwen3_5ForConditionalGeneration, dict(
+        text_config=dict(BASE, **dict(QWEN35, linear_value_head_dim=12), model_type="qwen3_5_text", tie_word_embeddings=True, rope_parameters=mrope(0.75, [1, 1, 1])), tie_word_embeddings=True,
+        vision_config=dict(model_type="qwen3_5_vision", hidden_size=8, intermediate_size=8, depth=1, num_heads=2, patch_size=4, num_position_embeddings=4, out_hidden_size=16)), "float32", None),
+    "qwen3_5_scorer": (T.Qwen3_5TextConfig, T.Qwen3_5TextForSequenceClassification, dict(**dict(QWEN35, num_hidden_layers=2), num_labels=1,
+                       layer_types=["full_attention", "linear_attention"], rope_parameters=dict(mrope(0.5, [1, 1, 0]), rope_type="yarn", factor=4.0, original_max_position_embeddings=64)), "float32", None),
 }
 
 
@@ -125,8 +142,9 @@ def randomise(model, seed):
     with torch.no_grad():
         for name, p in model.named_parameters():
             x = torch.randn(p.shape, generator=g)
-            if "norm" in name:  # Gemma's files have the difference from 1
-                p.copy_(float("Gemma" not in type(model).__name__) + 0.2 * x)
+            if "norm" in name:  # Gemma's files, and most norms of Qwen3.5's, have the difference from 1
+                offset = "Gemma" in type(model).__name__ or "Qwen3_5" in type(model).__name__ and "linear_attn.norm" not in name
+                p.copy_(float(not offset) + 0.2 * x)
             elif p.dim() == 1:
                 p.copy_(0.3 * x)
             elif "embed" in name:

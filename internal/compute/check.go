@@ -78,3 +78,42 @@ func CheckGatedConv(op string, N int, gN3D Tensor, w *Param) (D, J int) {
 	}
 	return D, w.Len() / D
 }
+
+// CheckSiLUConv checks the arguments of a convolution, and returns N, D and J; zeros for no tokens.
+func CheckSiLUConv(op string, xND Tensor, w *Param, p Pack, st States) (N, D, J int) {
+	if S := p.Segments(); S > 0 {
+		N = int(p.Start[S])
+	}
+	p.Check(op, N)
+	if N == 0 {
+		CheckLen(op, "x", xND, 0)
+		return 0, 0, 0
+	}
+	D = RowsOf(op, "x", xND, N) // elements of a row, by the length of x
+	if D == 0 || w.Len() == 0 || w.Len()%D != 0 {
+		panic(fmt.Sprintf("compute: %s: w has %d elements, not rows of D = %d", op, w.Len(), D))
+	}
+	J = w.Len() / D
+	if J > 1 {
+		st.Check(op, p, (J-1)*D)
+	}
+	return N, D, J
+}
+
+// CheckGatedDelta checks the arguments of a gated delta rule, and returns N. state is the elements
+// of a slot.
+func CheckGatedDelta(op string, xNC, aNH, bNH Tensor, A, dt *Param, s DeltaShape, p Pack,
+	st States, state int) (N int) {
+	if s.K <= 0 || s.H <= 0 || s.E <= 0 || s.F <= 0 || s.H%s.K != 0 {
+		panic(fmt.Sprintf("compute: %s: %d value heads of %d, %d key heads of %d: want a multiple",
+			op, s.H, s.F, s.K, s.E))
+	}
+	N = RowsOf(op, "x", xNC, s.Width())
+	CheckLen(op, "a", aNH, N*s.H)
+	CheckLen(op, "b", bNH, N*s.H)
+	CheckLen(op, "A", A.W, s.H)
+	CheckLen(op, "dt", dt.W, s.H)
+	p.Check(op, N)
+	st.Check(op, p, state)
+	return N
+}

@@ -3,6 +3,7 @@
 //	compute.go    Backend: operations, with their loops; optional interfaces: start here
 //	footprint.go  the figures of a backend that a plan of memory needs
 //	pack.go       sequences laid end to end, which may share prompts
+//	states.go     what a recurrent operation keeps of a sequence, by slot
 //	moments.go    AdamW's moments in 8 bits
 //	quant.go      weights in 8 and 4 bits
 //	cap.go        soft caps of scores and logits
@@ -412,6 +413,46 @@ type Backend interface {
 	// pages.Len[r] positions, the token's own the last. It has the bits of GatedConv.
 	GatedConvDecode(yRD, gR3D, cache Tensor, w *Param, slots []int32, pages Pages)
 
+	// SiLUConv is a convolution by channel with silu behind it, causal within each sequence; w is
+	// [D,J]:
+	//   v[n,d] = Σ_j w.W[d,j]*x[back(n,J-1-j),d], j ascending;  y[n,d] = silu(v[n,d])
+	// back(n,i) is the i-th token before n in n's sequence; terms before the sequence's first token
+	// are left out. The state behind a token is the last J-1 rows of x of its sequence, the oldest
+	// first, with zeros before the first [J-1,D]. x and y are Narrow, and do not overlap. The bits of a row do not
+	// depend on whether its sequence shares a prefix, or is cut by states.
+	SiLUConv(yND, xND Tensor, w *Param, p Pack, st States)
+	// SiLUConvGrad overwrites dx:
+	//   dv = dy*silu'(v);  dx[m,d] = Σ w.W[d,J-1-i]*dv[n,d] over the n and i with back(n,i) = m,
+	//   n ascending
+	//   w.G[d,j] += Σ_n dv[n,d]*x[back(n,J-1-j),d], n ascending (in fixed blocks); skipped if w.G is
+	//   absent.
+	// All but w is Narrow; dx overlaps neither dy nor x.
+	SiLUConvGrad(dxND Tensor, w *Param, dyND, xND Tensor, p Pack)
+
+	// GatedDelta is the gated delta rule (arXiv 2412.06464), by value head h with key head h/(H/K).
+	// A row of x is the q and k of K heads, E elements each, and the v of H heads, F elements each
+	// (C elements in all, DeltaShape.Width); S is a state [E,F], 0 before a sequence's first token:
+	//   q̂ = q/sqrt(Σq² + eps)/sqrt(E);  k̂ = k/sqrt(Σk² + eps);  eps = DeltaEps
+	//   g = -exp(A.W[h])*softplus(a[n,h] + dt.W[h]);  β = 1/(1+exp(-b[n,h]))
+	//   S = exp(g)*S;  d = β*(v - k̂ᵀS);  S = S + k̂⊗d;  o[n,h,·] = q̂ᵀS
+	// All but A and dt, which have H weights, and states is Narrow. A slot of states has
+	// Footprint.DeltaState elements, which only the backend's own calls understand; zeros are the
+	// state of no tokens. A backend that is Alone gives a row the same bits whether or not its
+	// sequence shares a prefix, and in however many calls it is computed: by the token, too.
+	GatedDelta(oNHF, xNC, aNH, bNH Tensor, A, dt *Param, s DeltaShape, p Pack, st States)
+	// GatedDeltaGrad overwrites dx, da and db, and adds to A.G and dt.G unless they are absent. With
+	// dS the gradient by the state behind a token, which is the sum of what those that follow it
+	// leave, those of its own segment first, then by segments, the last first:
+	//   dS += q̂⊗do;  dq̂ = S do;  dd = dSᵀk̂;  dβ = dd·(v - k̂ᵀS');  dv = β*dd
+	//   dk̂ = dS d - S'(β*dd);  dg = Σ S'∘(dS - k̂⊗(β*dd)), S' = exp(g)*S before;
+	//   then dS = exp(g)*(dS - k̂⊗(β*dd)) for the token before
+	// and the derivatives of q̂, k̂, g and β by what they are made of; dq̂ and dk̂ are summed over
+	// the value heads that share them, and A.G and dt.G over tokens, in a fixed order. o is
+	// GatedDelta's.
+	// No two tensors overlap.
+	GatedDeltaGrad(dxNC, daNH, dbNH, doNHF, oNHF, xNC, aNH, bNH Tensor, A, dt *Param, s DeltaShape,
+		p Pack)
+
 	// SwiGLU: y = silu(gate)*up, silu(x) = x/(1+exp(-x)) (arXiv 2002.05202). All Narrow. gate
 	// and up may be columns, with rows as far apart.
 	SwiGLU(yNF, gateNF, upNF Tensor)
@@ -428,6 +469,12 @@ type Backend interface {
 	// GeGLUGrad: dgate = dy*up*gelu'(gate), dup = dy*gelu(gate), and y again; all else as
 	// SwiGLUGrad. With s = gelu(x)/x, gelu'(x) = s*(1 + x*(1-s)*2c*(1 + 3*0.044715*x²)).
 	GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF Tensor)
+
+	// GLU: y = sigmoid(gate)*up, sigmoid(x) = 1/(1+exp(-x)) (arXiv 1612.08083). Memory as SwiGLU.
+	GLU(yNF, gateNF, upNF Tensor)
+	// GLUGrad: with s = sigmoid(gate), dgate = dy*up*s*(1-s), dup = dy*s, and y again; all else as
+	// SwiGLUGrad.
+	GLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF Tensor)
 
 	// LogProb, for the rows of h that rows selects, in chunks of the vocabulary so
 	// that no [R,V] matrix is kept, here and below with V = w.Vocab():

@@ -104,10 +104,10 @@ func (e Elements) RMSNormGrad(n int) Cost { return Cost{Bytes: (2*e.Wide + e.Nar
 // CacheWrite of v.
 func (e Elements) Rope(n int) Cost { return Cost{Bytes: 2 * e.Narrow * float64(n)} }
 
-// Gated is SwiGLU or GeGLU: it reads two and writes one.
+// Gated is SwiGLU, GeGLU or GLU: it reads two and writes one.
 func (e Elements) Gated(n int) Cost { return Cost{Bytes: 3 * e.Narrow * float64(n)} }
 
-// GatedGrad is SwiGLUGrad or GeGLUGrad: it reads three and writes two, and y again.
+// GatedGrad is SwiGLUGrad, GeGLUGrad or GLUGrad: it reads three and writes two, and y again.
 func (e Elements) GatedGrad(n int) Cost { return Cost{Bytes: 6 * e.Narrow * float64(n)} }
 
 // GatedConv reads b, c and x of n elements each, and writes u and y.
@@ -119,6 +119,36 @@ func (e Elements) GatedConvGrad(n int) Cost { return Cost{Bytes: 8 * e.Narrow * 
 // GatedConvDecode reads b, c, x and J cached rows of each, and writes one and y.
 func (e Elements) GatedConvDecode(n, J int) Cost {
 	return Cost{Bytes: float64(4+J) * e.Narrow * float64(n)}
+}
+
+// SiLUConv reads x and writes y.
+func (e Elements) SiLUConv(n int) Cost { return Cost{Bytes: 2 * e.Narrow * float64(n)} }
+
+// SiLUConvGrad reads x and dy, and writes dx.
+func (e Elements) SiLUConvGrad(n int) Cost { return Cost{Bytes: 3 * e.Narrow * float64(n)} }
+
+// GatedDelta returns the cost of three products with the state for each token and value head (k̂ᵀS,
+// k̂⊗d and q̂ᵀS), of the rows, and of the states that are read and written. Chunks, which make
+// matrix products of them, take some more.
+func (e Elements) GatedDelta(N int, s DeltaShape, st States) Cost {
+	state := float64(s.H * s.E * s.F)
+	n, kept := float64(N), 0.0
+	for _, list := range [][]int32{st.From, st.To} {
+		for _, slot := range list {
+			if slot >= 0 {
+				kept++
+			}
+		}
+	}
+	return Cost{FLOPs: 6 * n * state,
+		Bytes: e.Narrow*n*float64(s.Width()+s.H*(s.F+2)) + e.Wide*kept*state, F32: true}
+}
+
+// GatedDeltaGrad returns the cost of the states again (two products) and of six products: dq̂, dd,
+// two of dk̂ and two of dS; twice the tensors.
+func (e Elements) GatedDeltaGrad(N int, s DeltaShape) Cost {
+	c := e.GatedDelta(N, s, States{})
+	return Cost{FLOPs: c.FLOPs / 3 * 8, Bytes: 2 * c.Bytes, F32: true}
 }
 
 // Score reads R rows of h.

@@ -20,6 +20,9 @@ type Footprint interface {
 	// Joined reports whether projections of one input are computed as one product, whose
 	// outputs are columns of one matrix (Linears). Operations take columns only then.
 	Joined() bool
+	// DeltaState returns the number of elements, Wide, that GatedDelta keeps of a sequence; 0 says
+	// that the backend has no gated delta rule of this shape.
+	DeltaState(s DeltaShape) int
 	// Overhead returns the number of bytes taken before anything is allocated.
 	Overhead() int64
 }
@@ -37,6 +40,7 @@ type Work struct {
 	Heads     int // query heads
 	KVHeads   int
 	HeadDim   int
+	Delta     DeltaShape // of a gated delta rule; zero: none
 	Trainable bool
 	// elements of the largest matrix of quantised weights that a product reads, but the head; 0:
 	// none are

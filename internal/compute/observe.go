@@ -192,6 +192,32 @@ func (b *observed) GatedConvDecode(y, g, cache Tensor, w *Param, slots []int32, 
 	b.o.After()
 }
 
+func (b *observed) SiLUConv(y, x Tensor, w *Param, p Pack, st States) {
+	b.o.Before("SiLUConv", b.e.SiLUConv(x.Len()))
+	b.Backend.SiLUConv(y, x, w, p, st)
+	b.o.After()
+}
+
+func (b *observed) SiLUConvGrad(dx Tensor, w *Param, dy, x Tensor, p Pack) {
+	b.o.Before("SiLUConvGrad", b.e.SiLUConvGrad(x.Len()))
+	b.Backend.SiLUConvGrad(dx, w, dy, x, p)
+	b.o.After()
+}
+
+func (b *observed) GatedDelta(o, x, a, beta Tensor, A, dt *Param, s DeltaShape, p Pack,
+	st States) {
+	b.o.Before("GatedDelta", b.e.GatedDelta(x.Len()/s.Width(), s, st))
+	b.Backend.GatedDelta(o, x, a, beta, A, dt, s, p, st)
+	b.o.After()
+}
+
+func (b *observed) GatedDeltaGrad(dx, da, dbeta, do, o, x, a, beta Tensor, A, dt *Param,
+	s DeltaShape, p Pack) {
+	b.o.Before("GatedDeltaGrad", b.e.GatedDeltaGrad(x.Len()/s.Width(), s))
+	b.Backend.GatedDeltaGrad(dx, da, dbeta, do, o, x, a, beta, A, dt, s, p)
+	b.o.After()
+}
+
 func (b *observed) SwiGLU(y, gate, up Tensor) {
 	b.o.Before("SwiGLU", b.e.Gated(y.Len()))
 	b.Backend.SwiGLU(y, gate, up)
@@ -201,6 +227,18 @@ func (b *observed) SwiGLU(y, gate, up Tensor) {
 func (b *observed) SwiGLUGrad(y, dgate, dup, dy, gate, up Tensor) {
 	b.o.Before("SwiGLUGrad", b.e.GatedGrad(dy.Len()))
 	b.Backend.SwiGLUGrad(y, dgate, dup, dy, gate, up)
+	b.o.After()
+}
+
+func (b *observed) GLU(y, gate, up Tensor) {
+	b.o.Before("GLU", b.e.Gated(y.Len()))
+	b.Backend.GLU(y, gate, up)
+	b.o.After()
+}
+
+func (b *observed) GLUGrad(y, dgate, dup, dy, gate, up Tensor) {
+	b.o.Before("GLUGrad", b.e.GatedGrad(dy.Len()))
+	b.Backend.GLUGrad(y, dgate, dup, dy, gate, up)
 	b.o.After()
 }
 

@@ -13,7 +13,7 @@ import (
 // has a method of its own, and is not passed on by the embedded Backend.
 func TestObservedHasEveryOperation(t *testing.T) {
 	none := []string{"Alloc", "Alone", "As", "Available", "DerivedBytes", "Block", "Close",
-		"DecodeMultiple", "Element", "Free",
+		"DecodeMultiple", "DeltaState", "Element", "Free",
 		"Joined", "Memory", "Name", "Overhead", "Scratch", "Sync"}
 	file, err := parser.ParseFile(token.NewFileSet(), "observe.go", nil, 0)
 	if err != nil {

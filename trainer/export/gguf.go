@@ -158,6 +158,8 @@ var ggufFamilies = map[string]ggufFamily{
 		"conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
 		"feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up",
 		"feed_forward.w2": "ffn_down", "model.embedding_norm": "token_embd_norm"}},
+	"Qwen3_5": {arch: "qwen35", plusOne: true,
+		names: map[string]string{"post_attention_layernorm": "post_attention_norm"}},
 	"Gemma2": {arch: "gemma2", plusOne: true, names: gemmaNames, fullEvery: 2, layers27: 46},
 	"Gemma3": {arch: "gemma3", plusOne: true, names: gemmaNames, fullEvery: 6, layers27: 62},
 }
@@ -212,8 +214,16 @@ func checkSupported(c model.Config) error {
 			"")
 	case rope == "yarn" && f.arch == "gemma3":
 		return refuse("rope type yarn", "llama.cpp would scale the layers with a window too", "")
-	case f.arch == "lfm2" && c.Taps == 1:
-		return refuse("conv_L_cache 1", "llama.cpp takes 2 or more", "")
+	case (f.arch == "lfm2" || f.arch == "qwen35") && c.Mixer.Taps == 1:
+		return refuse("a convolution of 1 token", "llama.cpp takes 2 or more", "")
+	case f.arch == "qwen35" && (c.Mixer.Layers == nil || c.Mixer.KeyDim != c.Mixer.ValueDim):
+		return refuse(fmt.Sprintf("linear_key_head_dim %d and linear_value_head_dim %d",
+			c.Mixer.KeyDim, c.Mixer.ValueDim), "llama.cpp has one width of both, and no model without",
+			"")
+	case f.arch == "qwen35" && c.RMSEps != 1e-6:
+		return refuse(fmt.Sprintf("rms_norm_eps %g", c.RMSEps),
+			"llama.cpp adds it to the squares of queries and keys too, which is 1e-6 of the delta rule's",
+			"")
 	case (f.arch == "qwen2" || f.arch == "olmo2" || f.arch == "lfm2") && c.Heads*c.HeadDim != c.Hidden:
 		return refuse(fmt.Sprintf("head_dim %d with %d heads and hidden_size %d", c.HeadDim,
 			c.Heads, c.Hidden),
@@ -283,7 +293,7 @@ func ggufPairs(c model.Config, g *tokenizer.GGML, name, kind string) ([]gguf.Pai
 	of("attention.head_count", c.Heads)
 	if heads := kvHeads(c); heads != nil {
 		add(arch+".attention.head_count_kv", heads)
-		of("shortconv.l_cache", max(c.Taps, 2))
+		of("shortconv.l_cache", max(c.Mixer.Taps, 2))
 	} else {
 		of("attention.head_count_kv", c.KVHeads)
 	}
@@ -321,6 +331,8 @@ func ggufPairs(c model.Config, g *tokenizer.GGML, name, kind string) ([]gguf.Pai
 			of("attention.sliding_window", c.Window)
 			add(arch+".attention.sliding_window_pattern", c.Sliding)
 		}
+	case "qwen35":
+		pairs = append(pairs, deltaPairs(c)...)
 	case "granite":
 		add(arch+".attention.scale", float32(cmp.Or(c.AttnScale, 1/math.Sqrt(float64(c.HeadDim)))))
 		add(arch+".embedding_scale", float32(cmp.Or(c.EmbedScale, 1)))
@@ -428,7 +440,9 @@ func ggufTensors(c model.Config, weights []model.Weight, matrix gguf.Type) []ggu
 		case w.Shape[1]%matrix.Block() != 0:
 			t.Type = gguf.F16
 		}
-		if f.plusOne && len(w.Shape) == 1 && strings.HasSuffix(w.Name, "norm.weight") {
+		if to := deltaName(w.Name); to != "" {
+			t.Name, t.Read = to, deltaRead(c.Mixer, w)
+		} else if f.plusOne && len(w.Shape) == 1 && strings.HasSuffix(w.Name, "norm.weight") {
 			t.Read = plusOne(w.Read)
 		}
 		if f.permuted &&
@@ -449,7 +463,7 @@ func kvHeads(c model.Config) (heads []int32) {
 	}
 	for i := range c.Layers {
 		n := int32(c.KVHeads)
-		if c.Conv != nil && c.Conv[i] {
+		if c.Mixer.Layers != nil && c.Mixer.Layers[i] {
 			n = 0
 		}
 		heads = append(heads, n)

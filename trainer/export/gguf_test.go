@@ -238,7 +238,7 @@ func TestGGUFPairs(t *testing.T) {
 		{func(c *model.Config) { c.HeadDim = 16 }, "configuration: export: head_dim 16 with 4 heads and hidden_size 32: llama.cpp takes a Qwen2 only where their product is the hidden size: leave out --gguf"},
 		{func(c *model.Config) { c.RopeScaling = &model.RopeScaling{} }, "configuration: export: rope type llama3 with Qwen2: llama.cpp has it with Llama only: leave out --gguf"},
 		{func(c *model.Config) { c.Architecture = "Other" },
-			"configuration: export: Other: files for llama.cpp are written of Gemma2, Gemma3, Granite, GraniteMoeHybrid, Lfm2, Llama, Ministral3, Mistral, Olmo2, Olmo3, Phi3, Qwen2, Qwen3, SmolLM3: leave out --gguf"},
+			"configuration: export: Other: files for llama.cpp are written of Gemma2, Gemma3, Granite, GraniteMoeHybrid, Lfm2, Llama, Ministral3, Mistral, Olmo2, Olmo3, Phi3, Qwen2, Qwen3, Qwen3_5, SmolLM3: leave out --gguf"},
 		{func(c *model.Config) { c.Architecture, c.Window = "Mistral", 64 }, "configuration: export: sliding_window 64: llama.cpp computes Mistral without: leave out --gguf, or set sliding_window to null if no sequence is longer"},
 		{func(c *model.Config) { c.RopeScaling = &model.RopeScaling{Type: "yarn"} },
 			"configuration: export: rope type yarn: llama.cpp has it with truncate, beta_fast 32 and beta_slow 1: leave out --gguf"},
@@ -265,7 +265,7 @@ func TestGGUFOfFamilies(t *testing.T) {
 				[]string{"full_attention", "sliding_attention"})},
 		"gemma2":  nil,
 		"granite": nil, "granite4_nope": nil, "lfm2": nil, "lfm2_bf16": nil, "olmo2": nil, "olmo3": nil,
-		"llama_linear": nil, "ministral3": nil, "phi3": nil, "qwen3": nil,
+		"llama_linear": nil, "ministral3": nil, "phi3": nil, "qwen3": nil, "qwen3_5": nil,
 		"smollm3": {"num_hidden_layers": 5, "no_rope_layers": []int{1, 1, 1, 0, 1},
 			"layer_types": nil, "use_sliding_window": false, "sliding_window": nil},
 	} {

@@ -152,6 +152,13 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 	if err != nil {
 		return nil, err
 	}
+	device := f
+	if be != nil {
+		device = be
+	}
+	if err := shape.CheckDevice(device); err != nil {
+		return nil, err
+	}
 	if c.LoadsTeacher(stage) {
 		if slices.Contains(c.Teacher.Folders(), "") {
 			return nil, fmt.Errorf("%w: plan: no teacher: give teacher.path (flag --teacher)",

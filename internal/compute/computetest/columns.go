@@ -17,6 +17,7 @@ var columns = map[string]func(s *suite){
 	"columns/Attention":       (*suite).attentionOfColumns,
 	"columns/AttentionDecode": (*suite).decodeOfColumns,
 	"columns/SwiGLU":          (*suite).swigluOfColumns, "columns/GeGLU": (*suite).gegluOfColumns,
+	"columns/GLU": (*suite).gluOfColumns,
 }
 
 // gaps are how many columns a matrix has before and behind those of a case: none, such that
@@ -452,9 +453,13 @@ func (s *suite) gegluOfColumns() {
 	s.gatedOfColumns(compute.Backend.GeGLU, compute.Backend.GeGLUGrad)
 }
 
+func (s *suite) gluOfColumns() {
+	s.gatedOfColumns(compute.Backend.GLU, compute.Backend.GLUGrad)
+}
+
 // gatedOfColumns: gate and up in one matrix, and their gradients in another, where dy may be
 // what dgate will be.
-func (s *suite) gatedOfColumns(op glu, grad gluGrad) {
+func (s *suite) gatedOfColumns(op gated, grad gatedGrad) {
 	s.eachGap(func(gap [2]int) {
 		for _, F := range []int{1, 8, 33, 200} {
 			for _, N := range s.counts() {

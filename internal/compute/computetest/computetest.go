@@ -34,9 +34,11 @@ var ops = map[string]func(s *suite){
 	"AttentionDecode": (*suite).attentionDecode,
 	"GatedConv":       (*suite).gatedConv, "GatedConvGrad": (*suite).gatedConvGrad,
 	"GatedConvDecode": (*suite).gatedConvDecode,
-	"SwiGLU":          (*suite).swiglu, "SwiGLUGrad": (*suite).swigluGrad, "GeGLU": (*suite).geglu,
-	"GeGLUGrad": (*suite).gegluGrad,
-	"LogProb":   (*suite).logProb, "LogProbGrad": (*suite).logProbGrad, "Sample": (*suite).sampling,
+	"SiLUConv":        (*suite).siluConv, "SiLUConvGrad": (*suite).siluConvGrad,
+	"GatedDelta": (*suite).gatedDelta, "GatedDeltaGrad": (*suite).gatedDeltaGrad, "DeltaState": nil,
+	"SwiGLU": (*suite).swiglu, "SwiGLUGrad": (*suite).swigluGrad, "GeGLU": (*suite).geglu,
+	"GeGLUGrad": (*suite).gegluGrad, "GLU": (*suite).glu, "GLUGrad": (*suite).gluGrad,
+	"LogProb": (*suite).logProb, "LogProbGrad": (*suite).logProbGrad, "Sample": (*suite).sampling,
 	"Score": (*suite).score, "ScoreGrad": (*suite).scoreGrad,
 	"SumSquares": (*suite).sumSquares, "AdamW": (*suite).adamW,
 }
@@ -1152,10 +1154,10 @@ func (s *suite) decodeOf(a compute.AttnShape, P int) {
 	s.dev.sweep()
 }
 
-// glu is a gated activation of a backend, and gluGrad its gradient.
+// gated is a gated activation of a backend, and gatedGrad its gradient.
 type (
-	glu     func(b compute.Backend, y, gate, up compute.Tensor)
-	gluGrad func(b compute.Backend, y, dgate, dup, dy, gate, up compute.Tensor)
+	gated     func(b compute.Backend, y, gate, up compute.Tensor)
+	gatedGrad func(b compute.Backend, y, dgate, dup, dy, gate, up compute.Tensor)
 )
 
 func (s *suite) swiglu() {
@@ -1169,10 +1171,16 @@ func (s *suite) geglu() {
 }
 
 func (s *suite) swigluGrad() { s.gatedGrad(compute.Backend.SwiGLU, compute.Backend.SwiGLUGrad) }
-func (s *suite) gegluGrad()  { s.gatedGrad(compute.Backend.GeGLU, compute.Backend.GeGLUGrad) }
+
+func (s *suite) glu() {
+	s.testGated(compute.Backend.GLU, func(x float64) float64 { return 1 / (1 + math.Exp(-x)) })
+}
+
+func (s *suite) gluGrad()   { s.gatedGrad(compute.Backend.GLU, compute.Backend.GLUGrad) }
+func (s *suite) gegluGrad() { s.gatedGrad(compute.Backend.GeGLU, compute.Backend.GeGLUGrad) }
 
 // testGated returns the test of a gated activation by the function f.
-func (s *suite) testGated(op glu, f func(x float64) float64) {
+func (s *suite) testGated(op gated, f func(x float64) float64) {
 	for _, n := range lengths {
 		c := s.sample("n=%d", n)
 		gate, up, y :=
@@ -1197,7 +1205,7 @@ func (s *suite) testGated(op glu, f func(x float64) float64) {
 		})
 }
 
-func (s *suite) gatedGrad(op glu, grad gluGrad) {
+func (s *suite) gatedGrad(op gated, grad gatedGrad) {
 	for _, n := range lengths {
 		for _, inPlace := range []bool{false, true} {
 			c := s.sample("n=%d in place=%v", n, inPlace)

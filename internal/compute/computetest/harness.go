@@ -122,6 +122,7 @@ type value struct {
 	wide  bool      // held to Contract.Tol although the case has Narrow tensors
 	data  []float32 // before the operation
 	out   []float32 // after it, on the backend under test
+	floor float64   // as sample.floor, of this value alone
 }
 
 // narrow makes v Narrow, and its values such as that can hold.
@@ -338,7 +339,7 @@ func (c *sample) run(op func(s *side)) {
 				offsets[0]); off%c.s.Align == 0 {
 				c.s.equal(what, got, v.out)
 			} else {
-				c.s.checkNear(what, got, v.out, c.tol(v), c.floor)
+				c.s.checkNear(what, got, v.out, c.tol(v), max(c.floor, v.floor))
 			}
 			c.s.dev.Free(blocks[v])
 		}
@@ -350,7 +351,7 @@ func (c *sample) run(op func(s *side)) {
 	op(s)
 	for _, v := range c.values {
 		want := ref.F64(s.t(v))
-		most := c.floor
+		most := max(c.floor, v.floor)
 		for _, x := range want {
 			most = max(most, math.Abs(x))
 		}

@@ -21,6 +21,7 @@ var sizes = map[string]func(s *suite){
 	"sizes/Attention": (*suite).attentionSizes, "sizes/AttentionDecode": (*suite).decodeSizes,
 	"sizes/Head": (*suite).headSizes, "sizes/Sample": (*suite).sampleSizes,
 	"sizes/Score":      (*suite).scoreSizes,
+	"sizes/GatedDelta": (*suite).deltaSizes,
 	"sizes/SumSquares": (*suite).sumSizes, "sizes/AdamW": (*suite).stepSizes,
 }
 

@@ -390,6 +390,18 @@ func (b *Backend) GeGLUGrad(yNF, _, _, dyNF, _, _ compute.Tensor) {
 	b.moves(5*b.bytes(dyNF) + b.bytes(yNF))
 }
 
+// GLU moves what SwiGLU does.
+func (b *Backend) GLU(yNF, _, _ compute.Tensor) {
+	b.begin("GLU")
+	b.moves(elements.Gated(yNF.Len()).Bytes)
+}
+
+// GLUGrad moves what SwiGLUGrad does.
+func (b *Backend) GLUGrad(yNF, _, _, dyNF, _, _ compute.Tensor) {
+	b.begin("GLUGrad")
+	b.moves(5*b.bytes(dyNF) + b.bytes(yNF))
+}
+
 // logits queues the product of a chunk's logits. It returns the bytes that a kernel reads to read
 // them: none if they fit the cache.
 func (b *Backend) logits(n, cols, D int, w *compute.Param) (read float64) {

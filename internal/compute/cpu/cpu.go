@@ -93,7 +93,7 @@ type Backend struct {
 	sums                   []float64
 	jobs                   []attnJob
 	rows                   []decodeRows
-	conv                   convScratch
+	mix                    mixScratch
 }
 
 // args is what the tasks of the running operation read. Tasks are functions that
@@ -115,6 +115,7 @@ type args struct {
 	head  headArgs
 	coded codedArgs
 	froze frozenArgs
+	delta deltaArgs
 	multArgs
 }
 
@@ -144,6 +145,8 @@ type worker struct {
 	kept   []int32 // tokens that pass Sample's filters
 	heap   []int32 // tokens that it ranks
 	marks  [][drawRows]float64
+	delta  deltaWork
+	back   deltaBack
 	p      product // of the running task
 	p16    product16
 	part   product16 // of that, with rows that it has packed
@@ -731,6 +734,57 @@ func (b *Backend) GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tens
 			dgate[i], dup[i] = dyi*up[i]*(s*(1+float32(x*(1-s)*slope))), dyi*(x*s)
 		}
 	})
+}
+
+// GLU gates up, here u, by sigmoid(gate), here g.
+func (b *Backend) GLU(yNF, gateNF, upNF compute.Tensor) {
+	const op = "GLU"
+	n := gateNF.Len()
+	b.y, b.g, b.u = f32(op, "y", yNF, n), f32(op, "gate", gateNF, n), f32(op, "up", upNF, n)
+	b.room(block)
+	b.run((n+block-1)/block, func(b *Backend, wk *worker, t int) {
+		lo, hi := t*block, min(len(b.y), (t+1)*block)
+		y, up := b.y[lo:hi], b.u[lo:hi]
+		for i, e := range b.opposite(wk, b.g[lo:hi]) {
+			y[i] = up[i] / (1 + e)
+		}
+	})
+}
+
+// GLUGrad computes the gradient of GLU: b.y is dgate, b.x dup, b.w GLU's output. dgate may be dy, so
+// an element is read before its places are written.
+func (b *Backend) GLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+	const op = "GLUGrad"
+	n := gateNF.Len()
+	b.y, b.x = f32(op, "dgate", dgateNF, n), f32(op, "dup", dupNF, n)
+	b.dy, b.g, b.u = f32(op, "dy", dyNF, n), f32(op, "gate", gateNF, n), f32(op, "up", upNF, n)
+	b.w = opt(op, "y", yNF, n)
+	b.room(block)
+	b.run((n+block-1)/block, func(b *Backend, wk *worker, t int) {
+		lo, hi := t*block, min(len(b.y), (t+1)*block)
+		dgate, dup, dy, up := b.y[lo:hi], b.x[lo:hi], b.dy[lo:hi], b.u[lo:hi]
+		for i, e := range b.opposite(wk, b.g[lo:hi]) {
+			if b.w != nil {
+				b.w[lo+i] = up[i] / (1 + e)
+			}
+			s, dyi := 1/(1+e), dy[i]
+			if s == 0 { // far below zero the gate is shut; e may be infinite there
+				dgate[i], dup[i] = 0, 0
+				continue
+			}
+			dgate[i], dup[i] = dyi*up[i]*(s*(e*s)), dyi*s
+		}
+	})
+}
+
+// opposite computes exp(-gate), in the worker's memory.
+func (b *Backend) opposite(wk *worker, gate []float32) []float32 {
+	e := wk.buf[0][:len(gate)]
+	for i, x := range gate {
+		e[i] = -x
+	}
+	b.k.expSum(e, 0)
+	return e
 }
 
 // The constants of GeGLU: sqrt(2/π), and the factor of the cube.

@@ -66,8 +66,9 @@ func (f Footprint) kernels() (*kernels, *kernels16) {
 }
 
 // Scratch returns the bytes of the head's gathered rows and their gradients; in bfloat16 also of at
-// most three packed operands; with gradients also of some logits and of packed parts of a matrix or
-// of activations. The workers' own buffers are small and left out.
+// most three packed operands; with gradients also of some logits, of packed parts of a matrix or
+// of activations, and of the states that a gated delta rule keeps. The workers' own buffers and the
+// states of shared prompts are small and left out.
 func (f Footprint) Scratch(w compute.Work) int64 {
 	bytes := 4 * 2 * int64(w.Rows) * int64(w.Hidden)
 	if !w.Trainable { // LinearAdd in place
@@ -83,6 +84,12 @@ func (f Footprint) Scratch(w compute.Work) int64 {
 			size*int64(w.Hidden)*chunk,
 			min(packLimit, size*int64(w.Tokens)*int64(w.Widest)))
 		bytes += more + more/4 // as grow does
+	}
+	if s := w.Delta; w.Trainable && s.H > 0 {
+		k, _ := f.kernels()
+		wide := int64((s.F + k.nr - 1) / k.nr * k.nr)
+		kept := 4 * int64(s.H) * wide * int64(w.Tokens+w.Tokens/deltaChunk*s.E)
+		bytes += kept + kept/4
 	}
 	if _, k16 := f.kernels(); k16 != nil {
 		one := 4 * max(k16.sizeA(w.Tokens, w.Widest), k16.sizeA(w.Widest, w.Tokens))

@@ -208,6 +208,11 @@ func (o Options) Scratch(w compute.Work) int64 {
 			partialBytes(w.Tokens, max(w.Hidden, (w.Heads+2*w.KVHeads)*w.HeadDim)))
 		use(normPartBytes(w.Tokens, w.Hidden))
 		use(normPartBytes(w.Tokens*w.Heads, w.HeadDim))
+		if d := w.Delta; d.H > 0 {
+			states := int64(w.Tokens)/deltaChunk + 1
+			use(4*states*int64(d.H*d.E*d.F), 4*int64(w.Tokens)*int64(d.H*(d.F+1)))
+			use(partialBytes(w.Tokens, d.Width()*4))
+		}
 		if w.Taps > 0 {
 			use(partialBytes(w.Tokens, w.Taps))
 		}

@@ -12,14 +12,17 @@ import (
 	"gad/internal/compute/cuda/driver"
 )
 
+// gatedKernels are the kernels of a gated activation, by the type of its tensors.
+type gatedKernels struct{ forward, grad [2]*driver.Kernel }
+
 // kernelSet is the kernels, by the types of their tensors where they have several.
 type kernelSet struct {
-	cast, add, scale, embed, gather, scatterAdd, cacheWrite, rope, swiglu,
-	swigluGrad [2]*driver.Kernel
-	ropeCache, geglu,
-	gegluGrad [2]*driver.Kernel
+	cast, add, scale, embed, gather, scatterAdd, cacheWrite, rope,
+	ropeCache [2]*driver.Kernel
+	swiglu, geglu, glu gatedKernels
 	gatedConvU, gatedConv, gatedConvGrad,
 	gatedConvWGrad [2]*driver.Kernel
+	delta deltaKernels
 	// to Wide
 	addNarrow   *driver.Kernel
 	embedGrad   *driver.Kernel
@@ -81,10 +84,15 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 		cast: [2]*driver.Kernel{find("cast_bf16_f32"), find("cast_f32_bf16")}, // by the result
 		add:  pair("add"), scale: pair("scale"), embed: pair("embed"), gather: pair("gather"),
 		scatterAdd: pair("scatter_add"), cacheWrite: pair("cache_write"),
-		rope: pair("rope"), ropeCache: pair("rope_cache"), swiglu: pair("swiglu"),
-		swigluGrad: pair("swiglu_grad"), geglu: pair("geglu"), gegluGrad: pair("geglu_grad"),
+		rope: pair("rope"), ropeCache: pair("rope_cache"),
+		swiglu:     gatedKernels{pair("swiglu"), pair("swiglu_grad")},
+		geglu:      gatedKernels{pair("geglu"), pair("geglu_grad")},
+		glu:        gatedKernels{pair("glu"), pair("glu_grad")},
 		gatedConvU: pair("gated_conv_u"), gatedConv: pair("gated_conv"),
 		gatedConvGrad: pair("gated_conv_grad"), gatedConvWGrad: pair("gated_conv_wgrad"),
+		delta: deltaKernels{conv: pair("silu_conv"), convStates: pair("silu_conv_states"),
+			convGrad: pair("silu_conv_grad"), convWGrad: pair("silu_conv_wgrad"),
+			forward: pair("delta_fwd"), backward: pair("delta_bwd"), gates: pair("delta_gates")},
 		addNarrow: find("add_bf16_to_f32"), embedGrad: find("embed_grad"),
 		norm: normKernels{
 			forward: [2][2]*driver.Kernel{{find("rmsnorm_f32_f32"), find("rmsnorm_f32_bf16")},
@@ -464,12 +472,17 @@ func oneRow(n int) (N, F int) {
 
 // SwiGLU gates up by silu(gate).
 func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
-	b.gated("SwiGLU", &b.k.swiglu, yNF, gateNF, upNF)
+	b.gated("SwiGLU", &b.k.swiglu.forward, yNF, gateNF, upNF)
 }
 
 // GeGLU gates up by gelu(gate).
 func (b *Backend) GeGLU(yNF, gateNF, upNF compute.Tensor) {
-	b.gated("GeGLU", &b.k.geglu, yNF, gateNF, upNF)
+	b.gated("GeGLU", &b.k.geglu.forward, yNF, gateNF, upNF)
+}
+
+// GLU gates up by sigmoid(gate).
+func (b *Backend) GLU(yNF, gateNF, upNF compute.Tensor) {
+	b.gated("GLU", &b.k.glu.forward, yNF, gateNF, upNF)
 }
 
 func (b *Backend) gated(op string, k *[2]*driver.Kernel, yNF, gateNF, upNF compute.Tensor) {
@@ -483,12 +496,17 @@ func (b *Backend) gated(op string, k *[2]*driver.Kernel, yNF, gateNF, upNF compu
 
 // SwiGLUGrad computes the gradient of SwiGLU, and its output again.
 func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
-	b.gatedGrad("SwiGLUGrad", &b.k.swigluGrad, yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
+	b.gatedGrad("SwiGLUGrad", &b.k.swiglu.grad, yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
 }
 
 // GeGLUGrad computes the gradient of GeGLU, and its output again.
 func (b *Backend) GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
-	b.gatedGrad("GeGLUGrad", &b.k.gegluGrad, yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
+	b.gatedGrad("GeGLUGrad", &b.k.geglu.grad, yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
+}
+
+// GLUGrad computes the gradient of GLU, and its output again.
+func (b *Backend) GLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+	b.gatedGrad("GLUGrad", &b.k.glu.grad, yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
 }
 
 func (b *Backend) gatedGrad(op string, k *[2]*driver.Kernel, yNF, dgateNF, dupNF, dyNF, gateNF,

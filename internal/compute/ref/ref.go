@@ -708,6 +708,31 @@ func (b *Backend) GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tens
 	}
 }
 
+// GLU gates up by sigmoid(gate).
+func (b *Backend) GLU(yNF, gateNF, upNF compute.Tensor) {
+	defer columns(&gateNF, &upNF)()
+	y, up := size("GLU", "y", yNF, gateNF.Len()), size("GLU", "up", upNF, gateNF.Len())
+	for i, x := range F64(gateNF) {
+		y[i] = up[i] / (1 + math.Exp(-x))
+	}
+}
+
+// GLUGrad computes the gradient of GLU. sigmoid(-x) is 1 - sigmoid(x).
+func (b *Backend) GLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+	defer columns(&dgateNF, &dupNF, &dyNF, &gateNF, &upNF)()
+	n := gateNF.Len()
+	if !yNF.Absent() {
+		b.GLU(yNF, gateNF, upNF)
+	}
+	dgate, dup := size("GLUGrad", "dgate", dgateNF, n), size("GLUGrad", "dup", dupNF, n)
+	dyNFv, up := size("GLUGrad", "dy", dyNF, n), size("GLUGrad", "up", upNF, n)
+	for i, x := range F64(gateNF) {
+		s, dy := 1/(1+math.Exp(-x)), dyNFv[i]
+		dgate[i] = dy * up[i] * s / (1 + math.Exp(x))
+		dup[i] = dy * s
+	}
+}
+
 // logits returns the scaled logits of one row, and the log of the sum of their exponentials.
 func logits(hD []float64, w *compute.Param, invTemp float64) (zV []float64, lse float64) {
 	D, wVD := w.Cols, F64(w.W)

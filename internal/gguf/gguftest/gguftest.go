@@ -12,7 +12,7 @@ import (
 
 // File is what a file contains.
 type File struct {
-	Pairs   map[string]any // uint32, int32, uint64, float32, bool, string, []string, []int32
+	Pairs   map[string]any // uint32, int32, uint64, float32, bool, string, []string, []int32, []bool
 	Order   []string       // the tensors' names
 	Tensors map[string]Tensor
 }
@@ -39,8 +39,8 @@ func (r *reader) u32() uint32 { return binary.LittleEndian.Uint32(r.take(4)) }
 func (r *reader) u64() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
 func (r *reader) str() string { return string(r.take(int(r.u64()))) }
 
-// value reads a value of a type, given by the format's number. Of arrays it reads those of strings
-// and of int32.
+// value reads a value of a type, given by the format's number. Of arrays it reads those of strings,
+// of int32 and of booleans.
 func (r *reader) value(kind uint32) any {
 	switch kind {
 	case 4:
@@ -59,15 +59,21 @@ func (r *reader) value(kind uint32) any {
 		elem, n := r.u32(), int(r.u64())
 		var texts []string
 		var ints []int32
+		var bools []bool
 		for range n {
 			switch x := r.value(elem).(type) {
 			case string:
 				texts = append(texts, x)
 			case int32:
 				ints = append(ints, x)
+			case bool:
+				bools = append(bools, x)
 			}
 		}
-		if elem == 8 {
+		switch elem {
+		case 7:
+			return bools
+		case 8:
 			return texts
 		}
 		return ints

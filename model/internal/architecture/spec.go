@@ -22,10 +22,15 @@ import (
 //	    q, k, v = h wqᵀ + bq, h wkᵀ + bk, h wvᵀ + bv         without biases unless QKVBias
 //	    q, k = qn(q), kn(k)                                 as QKNorm says
 //	    q, k = rotated by the frequencies of query and rope unless there are none
-//	    a = attention(q, k, v) woᵀ                 scale; scoreCap; the last window positions
+//	    o = attention(q, k, v)                     scale; scoreCap; the last window positions
+//	    a = (o * sigmoid(h wgᵀ)) woᵀ                        without the sigmoid unless OutGate
 //	    in one that mixes by a short convolution
 //	    b, c, u = parts of h winᵀ
 //	    a = (c * conv(b * u)) woᵀ                           over the last tokens
+//	    in one that mixes by the gated delta rule
+//	    q, k, v = parts of silu(conv(h wqkvᵀ))              over the last tokens
+//	    o = deltaRule(q, k, v, h waᵀ, h wbᵀ)                by logA and dt of each value head
+//	    a = (on(o) * silu(h wzᵀ)) woᵀ                       a norm of each value head
 //	    in all layers
 //	    x = x + residual * post1(a)                         without post1 unless PostNorm
 //	    h = norm2(x) if PreNorm, or x
@@ -35,12 +40,13 @@ import (
 //
 // A cap is soft: cap*tanh(x/cap).
 //
-// Every norm is RMSNorm with the weight NormOffset + w.
+// Every norm is RMSNorm with the weight NormOffset + w, but on's, which is w.
 type Spec struct {
 	PreNorm, PostNorm bool
 	NormOffset        float32
 	QKVBias           bool
 	QKNorm            qkNorm
+	OutGate           bool // attention's output is gated by a projection of its input
 	Act               activation
 	Scale             float64 // of attention
 	Embed, Residual   float64
@@ -53,19 +59,24 @@ type Spec struct {
 
 // Layer holds the settings in which the layers of a model differ.
 type Layer struct {
-	Mixer  mixer
+	Mixer  Mixer
 	Rope   int // index into Spec.Ropes; -1: no rotation
 	Query  int // the same of queries, which may be scaled by position
 	Window int // positions in the attention window, the token's own included; 0: all
 }
 
-// mixer is the way in which a layer's tokens read each other.
-type mixer int
+// Mixer is the way in which a layer's tokens read each other.
+type Mixer int
 
 const (
-	Attention mixer = iota
+	Attention Mixer = iota
 	ShortConv       // LFM2's gated short convolution (arXiv 2511.23404)
+	DeltaRule       // Qwen3.5's gated delta rule (arXiv 2412.06464)
 )
+
+// MixerNames has layer_types' name of each mixer.
+var MixerNames = [...]string{Attention: "full_attention", ShortConv: "conv",
+	DeltaRule: "linear_attention"}
 
 // qkNorm selects the norm of q and k between projection and rotation: over which elements.
 type qkNorm int
@@ -103,20 +114,23 @@ type Family struct {
 	KVHeads     bool    // num_key_value_heads is num_attention_heads where it is absent
 	AttentionOf string  // key of an attention scale of its own: "" is 1/sqrt(HeadDim)
 
-	Windows     windowing
-	NullWindow  bool      // with EveryLayer: no window where sliding_window is absent
-	FullEvery   int       // with LayerByType: without layer_types, every n-th layer has no window
+	Windows    windowing
+	NullWindow bool // with EveryLayer: no window where sliding_window is absent
+	// without layer_types, every n-th layer has full attention, the others a window or the Mixer
+	FullEvery   int
 	LocalRope   LocalRope // rotation in the layers with a window
 	NoRope      noRope    // layers without rotation
 	FFNKey      string    // key of the feed-forward width; "" is intermediate_size
 	Hybrid      bool      // layers may be Mamba or have experts: such models are refused
-	LongRope    bool      // the rope type longrope, and partial_rotary_factor
+	LongRope    bool      // the rope type longrope
+	Partial     float64   // partial_rotary_factor where it is absent; 0: heads rotate whole
+	MRope       bool      // positions of images have parts of their own: of text they are equal
 	QueryScale  bool      // llama_4_scaling_beta among the rotary settings
 	Multipliers bool      // embedding_multiplier, residual_multiplier and logits_scaling
 	SqrtEmbed   bool      // the embedding's output is multiplied by sqrt(Hidden)
 	Caps        bool      // attn_logit_softcapping (50) and final_logit_softcapping (30)
 	ActKey      string    // key of the activation; "" is hidden_act
-	Convs       bool      // layer_types may have "conv", with conv_L_cache taps
+	Mixer       Mixer     // of layers that layer_types does not name as attention; Attention: none
 	EpsKey      string    // key of the norms' eps; "" is rms_norm_eps
 	Fused       []Fused   // weights of a layer that folders store in one matrix, or under another name
 }
@@ -132,9 +146,14 @@ func (f Family) EpsName() string {
 // Fused is a matrix of a folder with several of a layer's weights, one below the other. Names begin
 // behind the layer's number, of the final norm behind "model".
 type Fused struct {
-	Whole string
-	Parts []string
+	Whole  string
+	Parts  []string
+	ByHead bool // a head of each part in turn, instead of the parts one below the other
 }
+
+// Known reports whether the matrix is one of its own parts, under its name: who names that part means
+// the whole.
+func (f Fused) Known() bool { return slices.Contains(f.Parts, f.Whole) }
 
 // Module returns the last part of a weight's name, which is peft's name of its linear layer.
 func Module(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }
@@ -190,6 +209,12 @@ var Families = map[string]Family{
 	"Qwen3": {ModelType: "qwen3", Models: "Qwen3 (dense)",
 		Spec: Spec{PreNorm: true, QKNorm: HeadNorm}, HeadDim: 128,
 		Windows: Switched},
+	"Qwen3_5": {ModelType: "qwen3_5_text", Models: "Qwen3.5, Qwen3.6 (dense, text part)",
+		Spec:    Spec{PreNorm: true, NormOffset: 1, QKNorm: HeadNorm, OutGate: true},
+		Scorer:  "Qwen3_5TextForSequenceClassification",
+		HeadDim: 256, Partial: 0.25, MRope: true, Mixer: DeltaRule, FullEvery: 4,
+		Fused: []Fused{{Whole: "self_attn.q_proj",
+			Parts: []string{"self_attn.q_proj", "self_attn.q_gate"}, ByHead: true}}},
 	"Llama": {ModelType: "llama", Models: "Llama 2 to 3.2 (text), SmolLM2, TinyLlama",
 		Spec: Spec{PreNorm: true}, KVHeads: true},
 	"Mistral": {ModelType: "mistral", Models: "Mistral",
@@ -199,10 +224,11 @@ var Families = map[string]Family{
 		Windows: EveryLayer, NullWindow: true, QueryScale: true},
 	"Phi3": {ModelType: "phi3", Models: "Phi-3, Phi-3.5-mini, Phi-4-mini",
 		Spec: Spec{PreNorm: true}, Eps: 1e-5, KVHeads: true,
-		Windows: EveryLayer, NullWindow: true, LongRope: true,
+		Windows: EveryLayer, NullWindow: true, LongRope: true, Partial: 1,
 		Fused: []Fused{
-			{"self_attn.qkv_proj", []string{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
-			{"mlp.gate_up_proj", []string{"mlp.gate_proj", "mlp.up_proj"}}}},
+			{Whole: "self_attn.qkv_proj",
+				Parts: []string{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
+			{Whole: "mlp.gate_up_proj", Parts: []string{"mlp.gate_proj", "mlp.up_proj"}}}},
 	"Gemma2": {ModelType: "gemma2", Models: "Gemma 2",
 		Spec:    Spec{PreNorm: true, PostNorm: true, NormOffset: 1, Act: GELUTanh},
 		HeadDim: 256, Tied: true, AttentionOf: "query_pre_attn_scalar", Windows: LayerByType,
@@ -221,18 +247,18 @@ var Families = map[string]Family{
 		Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
 		KVHeads: true},
 	"Lfm2": {ModelType: "lfm2", Models: "LFM2, LFM2.5 (dense)",
-		Spec: Spec{PreNorm: true, QKNorm: HeadNorm}, Tied: true, Eps: 1e-5, Theta: 1e6, Convs: true,
-		EpsKey: "norm_eps",
-		Fused: []Fused{{"embedding_norm", []string{"norm"}},
-			{"operator_norm", []string{"input_layernorm"}},
-			{"ffn_norm", []string{"post_attention_layernorm"}},
-			{"self_attn.q_layernorm", []string{"self_attn.q_norm"}},
-			{"self_attn.k_layernorm", []string{"self_attn.k_norm"}},
-			{"self_attn.out_proj", []string{"self_attn.o_proj"}},
-			{"conv.out_proj", []string{"conv.o_proj"}},
-			{"feed_forward.w1", []string{"mlp.gate_proj"}},
-			{"feed_forward.w3", []string{"mlp.up_proj"}},
-			{"feed_forward.w2", []string{"mlp.down_proj"}}}},
+		Spec: Spec{PreNorm: true, QKNorm: HeadNorm}, Tied: true, Eps: 1e-5, Theta: 1e6,
+		Mixer: ShortConv, EpsKey: "norm_eps",
+		Fused: []Fused{{Whole: "embedding_norm", Parts: []string{"norm"}},
+			{Whole: "operator_norm", Parts: []string{"input_layernorm"}},
+			{Whole: "ffn_norm", Parts: []string{"post_attention_layernorm"}},
+			{Whole: "self_attn.q_layernorm", Parts: []string{"self_attn.q_norm"}},
+			{Whole: "self_attn.k_layernorm", Parts: []string{"self_attn.k_norm"}},
+			{Whole: "self_attn.out_proj", Parts: []string{"self_attn.o_proj"}},
+			{Whole: "conv.out_proj", Parts: []string{"conv.o_proj"}},
+			{Whole: "feed_forward.w1", Parts: []string{"mlp.gate_proj"}},
+			{Whole: "feed_forward.w3", Parts: []string{"mlp.up_proj"}},
+			{Whole: "feed_forward.w2", Parts: []string{"mlp.down_proj"}}}},
 	"Olmo3": {ModelType: "olmo3", Models: "OLMo 3",
 		Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
 		Theta: 5e5, KVHeads: true, Windows: LayerByType, FullEvery: 4, LocalRope: SameBase},
@@ -243,9 +269,22 @@ var Families = map[string]Family{
 		Spec: Spec{PreNorm: true}, KVHeads: true,
 		AttentionOf: "attention_multiplier", Multipliers: true, NoRope: AllOrNone,
 		FFNKey: "shared_intermediate_size", Hybrid: true,
-		Fused: []Fused{{"shared_mlp.input_linear", []string{"mlp.gate_proj", "mlp.up_proj"}},
-			{"shared_mlp.output_linear", []string{"mlp.down_proj"}}}},
+		Fused: []Fused{
+			{Whole: "shared_mlp.input_linear", Parts: []string{"mlp.gate_proj", "mlp.up_proj"}},
+			{Whole: "shared_mlp.output_linear", Parts: []string{"mlp.down_proj"}}}},
 }
+
+// Refused has, by model_type, what Spec cannot describe of families that users look for.
+var Refused = map[string]string{
+	"gemma4":           gemma4,
+	"gemma4_text":      gemma4,
+	"qwen3_next":       "a mixture of experts",
+	"qwen3_5_moe":      "a mixture of experts",
+	"qwen3_5_moe_text": "a mixture of experts",
+}
+
+// gemma4 is what stands against Gemma 4.
+const gemma4 = "embeddings by layer, keys and values that several layers share, heads whose width differs by layer"
 
 // ModelTypes lists the families' model_type for an error: "llama, mistral, qwen2 or qwen3".
 func ModelTypes() string {

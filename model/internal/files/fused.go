@@ -19,6 +19,8 @@ type Arrangement struct {
 type Fused struct {
 	Whole string // name behind the layer's number and before ".weight" or ".lora_B.weight"
 	Parts []Part
+	// above 1: rows alternate, the first of so many groups of each part, then the second of each
+	Groups int
 }
 
 // Part is a weight in a fused matrix.
@@ -47,21 +49,32 @@ func split(name string, names ...string) (before, part, suffix string, ok bool) 
 	return "", "", "", false
 }
 
-// place returns the tensor of the folder that has the part's weight, and the rows of it.
-func (a Arrangement) place(name string) (whole string, at, rows, all int, fused bool) {
+// placed is where a folder has a weight: some rows of a tensor.
+type placed struct {
+	whole string          // the tensor's name
+	rows  int             // of the weight
+	all   int             // of the tensor; 0: the weight is the tensor
+	row   func(i int) int // row of the tensor that has the weight's row i, in the folder's order
+}
+
+// place returns the place of a weight.
+func (a Arrangement) place(name string) placed {
 	for _, f := range a.Fused {
-		at, all = 0, 0
+		at, all := 0, 0
 		for _, p := range f.Parts {
 			all += p.Rows
 		}
 		for _, p := range f.Parts {
 			if before, _, suffix, ok := split(name, p.Name); ok {
-				return before + f.Whole + suffix, at, p.Rows, all, true
+				groups := max(f.Groups, 1)
+				own, first, each := p.Rows/groups, at/groups, all/groups
+				return placed{before + f.Whole + suffix, p.Rows, all,
+					func(i int) int { return i/own*each + first + i%own }}
 			}
 			at += p.Rows
 		}
 	}
-	return name, 0, 0, 0, false
+	return placed{whole: name, row: func(i int) int { return i }}
 }
 
 // order returns the row in the folder of each row of a tensor; nil: the same.
@@ -109,13 +122,13 @@ next:
 // Tensor returns the tensor of a weight. Where the folder's has another number of rows than the
 // parts together, it returns that one, whose shape tells.
 func (v arranged) Tensor(name string) (*OnDisk, bool) {
-	whole, at, rows, all, fused := v.a.place(name)
+	p := v.a.place(name)
 	order := v.a.order(name)
-	t, ok := v.Tensors.Tensor(whole)
-	if fused && !ok { // a GGUF file may have the part by itself
+	t, ok := v.Tensors.Tensor(p.whole)
+	if p.all > 0 && !ok { // a GGUF file may have the part by itself
 		return v.Tensors.Tensor(name)
 	}
-	if !ok || len(t.Shape) == 0 || !fused && order == nil || fused && t.Shape[0] != all {
+	if !ok || len(t.Shape) == 0 || p.all == 0 && order == nil || p.all > 0 && t.Shape[0] != p.all {
 		return t, ok
 	}
 	width := 1
@@ -124,11 +137,19 @@ func (v arranged) Tensor(name string) (*OnDisk, bool) {
 	}
 	d := *t
 	d.Name, d.Shape, d.Data = name, slices.Clone(t.Shape), nil
-	if fused {
-		d.Shape[0] = rows
+	if p.all > 0 {
+		d.Shape[0] = p.rows
 	}
-	read := func(dst []float32, lo int) error { return t.Read(dst, at*width+lo) }
-	d.Read = InOrder(read, order, width)
+	rows := d.Shape[0]
+	d.Read = InOrder(t.Read, func(i int) int {
+		if i >= rows { // no row follows the last
+			return -1
+		}
+		if order != nil {
+			i = order(i)
+		}
+		return p.row(i)
+	}, width)
 	return &d, true
 }
 
@@ -170,6 +191,7 @@ type Weight struct {
 func (a Arrangement) Stored(weights []Weight) (list []Weight) {
 	at := map[string]int{} // where a fused matrix is in list
 	parts := map[string][]Weight{}
+	rows := map[string][]int{} // by fused matrix: the folder's row of each row of its parts
 	for _, w := range weights {
 		width := 1
 		for _, n := range w.Shape[1:] {
@@ -178,21 +200,32 @@ func (a Arrangement) Stored(weights []Weight) (list []Weight) {
 		if order := a.order(w.Name); order != nil {
 			w.Read = InOrder(w.Read, inverse(order, w.Shape[0]), width)
 		}
-		whole, _, _, all, fused := a.place(w.Name)
-		if !fused {
+		p := a.place(w.Name)
+		if p.all == 0 {
 			list = append(list, w)
 			continue
 		}
-		parts[whole] = append(parts[whole], w)
-		if _, ok := at[whole]; !ok {
-			at[whole] = len(list)
+		if _, ok := at[p.whole]; !ok {
+			at[p.whole] = len(list)
 			shape := slices.Clone(w.Shape)
-			shape[0] = all
-			list = append(list, Weight{Name: whole, Shape: shape, DType: w.DType})
+			shape[0] = p.all
+			list = append(list, Weight{Name: p.whole, Shape: shape, DType: w.DType})
+		}
+		parts[p.whole] = append(parts[p.whole], w)
+		for i := range p.rows {
+			rows[p.whole] = append(rows[p.whole], p.row(i))
 		}
 	}
 	for whole, i := range at {
 		list[i].Read = concat(parts[whole])
+		if from := rows[whole]; !slices.IsSorted(from) {
+			width := 1
+			for _, n := range list[i].Shape[1:] {
+				width *= n
+			}
+			to := inverse(func(row int) int { return from[row] }, len(from))
+			list[i].Read = InOrder(list[i].Read, to, width)
+		}
 	}
 	return list
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"gad/internal/gguf"
@@ -24,8 +25,10 @@ type ggufArch struct {
 	permuted bool              // rows of q and k are in the order of rope type NORM: see halves
 	plusOne  bool              // weights of norms are stored with 1 added
 	convs    bool              // layers without key/value heads are short convolutions
+	delta    bool              // layers of the gated delta rule: see deltaOrder
 	partial  bool              // heads may rotate in part, by factors for short and long contexts
 	names    map[string]string // names of a block's tensors that differ from ggufNames
+	whole    map[string]string // the same of tensors whose names have no common ending
 	keys     map[string]string // more keys of config.json, as in ggufKeys
 	// finish adds the keys of config.json that such files imply without naming them.
 	finish func(c map[string]any) error
@@ -74,6 +77,20 @@ var ggufArchs = map[string]ggufArch{
 			c["block_auto_adjust_ff_dim"] = false // the file has the width itself
 			return nil
 		}},
+	"qwen35": {model: "qwen3_5_text", class: "Qwen3_5ForCausalLM", plusOne: true, partial: true,
+		delta: true,
+		names: map[string]string{"post_attention_layernorm": "post_attention_norm",
+			"linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
+			"linear_attn.in_proj_a": "ssm_alpha", "linear_attn.in_proj_b": "ssm_beta",
+			"linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
+			"linear_attn.out_proj": "ssm_out"},
+		whole: map[string]string{"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"},
+		keys: map[string]string{"ssm.conv_kernel": "linear_conv_kernel_dim",
+			"ssm.state_size": "linear_key_head_dim", "ssm.group_count": "linear_num_key_heads",
+			"ssm.time_step_rank": "linear_num_value_heads", "ssm.inner_size": "inner",
+			"full_attention_interval":    "full_attention_interval",
+			"attention.recurrent_layers": "layer_types", "nextn_predict_layers": "mtp"},
+		finish: finishQwen35},
 	"phi3": {model: "phi3", class: "Phi3ForCausalLM", partial: true,
 		names: map[string]string{"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
 		keys:  map[string]string{"attention.sliding_window": "sliding_window"},
@@ -103,6 +120,31 @@ var ggufArchs = map[string]ggufArch{
 			"ssm.conv_kernel": "ssm", "ssm.state_size": "ssm", "ssm.group_count": "ssm",
 			"ssm.inner_size": "ssm", "ssm.time_step_rank": "ssm"},
 		finish: finishGranite},
+}
+
+// finishQwen35 takes away the layers that draft tokens, which stand behind the others, and sets the
+// width of a value head.
+func finishQwen35(c map[string]any) error {
+	layers := c["num_hidden_layers"].(float64)
+	if n, ok := c["mtp"].(float64); ok {
+		layers -= n
+	}
+	delete(c, "mtp")
+	if c["num_hidden_layers"] = layers; layers < 1 {
+		return fmt.Errorf("key \"qwen35.block_count\": %g without the layers that draft", layers)
+	}
+	if types, ok := c["layer_types"].([]string); ok {
+		c["layer_types"] = types[:min(len(types), int(layers))]
+		delete(c, "full_attention_interval")
+	}
+	inner, ok := c["inner"].(float64)
+	heads, has := c["linear_num_value_heads"].(float64)
+	if !ok || !has || heads < 1 {
+		return fmt.Errorf("key \"qwen35.ssm.inner_size\", or ssm.time_step_rank: is missing")
+	}
+	c["linear_value_head_dim"] = math.Floor(inner / heads)
+	delete(c, "inner")
+	return nil
 }
 
 // finishGranite makes a file without rotation, as its finetuned says, a Granite 4.
@@ -335,6 +377,19 @@ func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
 				}
 			}
 			c["layer_types"] = types
+			continue
+		}
+		if list, has, err := f.Bools(key); has && err == nil && to == "layer_types" {
+			types := make([]string, len(list))
+			for i, recurrent := range list {
+				if types[i] = "full_attention"; recurrent {
+					types[i] = "linear_attention"
+				}
+			}
+			c[to] = types
+			continue
+		}
+		if a.delta && short == "rope.dimension_sections" { // by which positions of images are divided
 			continue
 		}
 		if list, has, err := f.Ints(key); has && err == nil && to == "num_key_value_heads" && a.convs {
@@ -603,6 +658,9 @@ func (path ggufFile) Tensors() (Tensors, error) {
 	if err == nil {
 		t.headDim, err = pairs(c["head_dim"].(float64))
 	}
+	if err == nil && a.delta {
+		err = t.deltaHeads(c)
+	}
 	if err != nil {
 		_ = f.Close() // the first error is the one to report
 		return nil, fmt.Errorf("model: %s: %w", string(path), err)
@@ -612,6 +670,9 @@ func (path ggufFile) Tensors() (Tensors, error) {
 			continue // config has read it
 		}
 		hf := a.hfName(name)
+		if t.layers > 0 && blockOf(name) >= t.layers { // a layer that drafts tokens
+			hf = "mtp." + name
+		}
 		if _, twice := t.names[hf]; twice {
 			hf = name
 		}
@@ -637,9 +698,15 @@ func (a ggufArch) hfName(name string) string {
 		return name
 	}
 	part, before, suffix := name[:dot], "", name[dot:] // suffix is ".weight" or ".bias"
-	if rest, ok := strings.CutPrefix(part, "blk."); ok {
+	if rest, ok := strings.CutPrefix(name, "blk."); ok {
 		number, of, _ := strings.Cut(rest, ".")
-		before, part = "model.layers."+number+".", of
+		before = "model.layers." + number + "."
+		for hf, whole := range a.whole {
+			if whole == of {
+				return before + hf
+			}
+		}
+		part = strings.TrimSuffix(of, suffix)
 	}
 	for _, names := range []map[string]string{a.names, ggufNames} {
 		for hf, gguf := range names {
@@ -658,6 +725,100 @@ type ggufTensors struct {
 	arch    ggufArch
 	headDim int
 	names   map[string]string // from Hugging Face's name to the file's
+	// of a gated delta rule: its layers and others, groups of value heads, value heads of a group,
+	// their width, and the rows of queries and keys
+	layers, groups, each, width, keys int
+}
+
+// blockOf returns the number of the block that a tensor of the file belongs to, or -1.
+func blockOf(name string) int {
+	rest, ok := strings.CutPrefix(name, "blk.")
+	number, _, _ := strings.Cut(rest, ".")
+	n, err := strconv.Atoi(number)
+	if !ok || err != nil {
+		return -1
+	}
+	return n
+}
+
+// deltaHeads reads the heads of a gated delta rule.
+func (f *ggufTensors) deltaHeads(c map[string]any) error {
+	number := func(key string) int {
+		x, _ := c[key].(float64)
+		return int(x)
+	}
+	f.layers, f.groups, f.width =
+		number("num_hidden_layers"), number("linear_num_key_heads"), number("linear_value_head_dim")
+	f.keys = 2 * f.groups * number("linear_key_head_dim")
+	heads := number("linear_num_value_heads")
+	if f.groups < 1 || f.width < 1 || f.keys < 1 || heads%f.groups != 0 {
+		return fmt.Errorf("%d value heads of %d elements, %d key heads: %w", heads, f.width, f.groups,
+			rope.ErrUnsupported)
+	}
+	f.each = heads / f.groups
+	return nil
+}
+
+// deltaOrder returns the row in the file of a row of a tensor of the gated delta rule; nil: the same.
+// The value heads of a key head follow one another in a folder. llama.cpp has the first of each key
+// head, then the second of each (_LinearAttentionVReorderBase of its converter).
+func (f *ggufTensors) deltaOrder(part string) func(row int) int {
+	width, first := 1, 0
+	switch {
+	case f.each == 1:
+		return nil
+	case part == "in_proj_qkv" || part == "conv1d":
+		width, first = f.width, f.keys
+	case part == "in_proj_z" || part == "out_proj": // of the second: its columns
+		width = f.width
+	case part == "in_proj_a" || part == "in_proj_b" || part == "A_log" || part == "dt_bias":
+	default:
+		return nil
+	}
+	heads := f.each * f.groups
+	return func(row int) int {
+		head, in := (row-first)/width, (row-first)%width
+		if row < first || head >= heads {
+			return row
+		}
+		return first + (head%f.each*f.groups+head/f.each)*width + in
+	}
+}
+
+// deltaRead returns a reader of a tensor of the gated delta rule as a folder has it.
+func (f *ggufTensors) deltaRead(part string, t *gguf.Stored) func([]float32, int) error {
+	width := 1
+	for _, n := range t.Shape[1:] {
+		width *= n
+	}
+	read, order := t.Float32, f.deltaOrder(part)
+	switch {
+	case part == "A_log":
+		read = func(dst []float32, lo int) error {
+			err := t.Float32(dst, lo)
+			for i, x := range dst {
+				dst[i] = float32(math.Log(-float64(x)))
+			}
+			return err
+		}
+	case part == "out_proj" && order != nil:
+		return func(dst []float32, lo int) error {
+			row := make([]float32, width)
+			for len(dst) > 0 {
+				at, col := lo/width, lo%width
+				if err := t.Float32(row, at*width); err != nil {
+					return err
+				}
+				n := min(width-col, len(dst))
+				for i := range dst[:n] {
+					dst[i] = row[order(col+i)]
+				}
+				dst, lo = dst[n:], lo+n
+			}
+			return nil
+		}
+	}
+	return InOrder(read, order, width)
 }
 
 // Names returns Hugging Face's names of all tensors, sorted.
@@ -671,8 +832,13 @@ func (f *ggufTensors) Tensor(name string) (*OnDisk, bool) {
 		return nil, false
 	}
 	d := &OnDisk{Name: name, DType: safetensors.F32, Shape: t.Shape, Read: t.Float32}
-	if f.arch.convs && strings.HasSuffix(name, ".conv.conv.weight") && len(t.Shape) == 2 {
+	if (f.arch.convs && strings.HasSuffix(name, ".conv.conv.weight") ||
+		f.arch.delta && strings.HasSuffix(name, ".conv1d.weight")) && len(t.Shape) == 2 {
 		d.Shape = []int{t.Shape[0], 1, t.Shape[1]}
+	}
+	if _, part, ok := strings.Cut(name, ".linear_attn."); ok && f.arch.delta {
+		d.Read = f.deltaRead(strings.TrimSuffix(part, ".weight"), t)
+		return d, true
 	}
 	switch part := strings.TrimSuffix(strings.TrimSuffix(name, ".weight"), ".bias"); {
 	case f.arch.permuted && (strings.HasSuffix(part, ".q_proj") ||

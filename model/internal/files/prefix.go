@@ -36,6 +36,45 @@ func StripPrefix(f Tensors) Tensors {
 	return f
 }
 
+// ofText is what stands before the layers in the names of adapters that were trained on a model that
+// also reads images, where prefix stands in others.
+const ofText = "language_model."
+
+// StripText returns adapters' tensors under the names of a language model, whose layers are behind
+// prefix.
+func StripText(f Tensors, prefix string) Tensors {
+	if !slices.ContainsFunc(f.Names(),
+		func(name string) bool { return strings.HasPrefix(name, prefix+ofText) }) {
+		return f
+	}
+	return ofVision{f, prefix}
+}
+
+// ofVision is the adapters of a model that also reads images.
+type ofVision struct {
+	Tensors
+	prefix string
+}
+
+// Tensor returns the tensor with the name in a language model.
+func (v ofVision) Tensor(name string) (*OnDisk, bool) {
+	if rest, ok := strings.CutPrefix(name, v.prefix); ok {
+		name = v.prefix + ofText + rest
+	}
+	return v.Tensors.Tensor(name)
+}
+
+// Names returns the names in a language model.
+func (v ofVision) Names() (names []string) {
+	for _, name := range v.Tensors.Names() {
+		if rest, ok := strings.CutPrefix(name, v.prefix+ofText); ok {
+			name = v.prefix + rest
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
 // bareOf is the prefix of every tensor's name except the head's.
 const bareOf = "model."
 
@@ -65,15 +104,17 @@ func (p prefixed) Names() (names []string) {
 }
 
 // textOf has, by model_type of a model that also reads images, the model_type of its text part.
-var textOf = map[string][]string{"mistral3": {"ministral3", "mistral"}}
+var textOf = map[string][]string{"mistral3": {"ministral3", "mistral"},
+	"qwen3_5": {"qwen3_5_text"}}
 
-// visual are the parts of such models that a language model does without.
-var visual = []string{"vision_tower.", "multi_modal_projector."}
+// others are the parts of released folders that a language model does without: those that read
+// images, and layers that draft the tokens behind the next (Qwen3.5's mtp).
+var others = []string{"vision_tower.", "multi_modal_projector.", "visual.", "mtp."}
 
-// Visual reports whether a tensor belongs to the part of a model that reads images, which is left.
-func Visual(name string) bool {
+// Left reports whether a tensor belongs to another part than the language model, which is not read.
+func Left(name string) bool {
 	name = strings.TrimPrefix(name, bareOf)
-	return slices.ContainsFunc(visual, func(part string) bool {
+	return slices.ContainsFunc(others, func(part string) bool {
 		return strings.HasPrefix(name, part)
 	})
 }

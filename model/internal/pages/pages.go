@@ -33,6 +33,10 @@ func Pool(slots, n, prompts, promptPages, own int) int {
 // have up to longest tokens and share no page: with it no chunk waits for another.
 func OfChunks(slots, longest, pt int) int { return slots * (Count(longest, pt) + 1) }
 
+// States returns the number of sequences that sampling keeps a state of: the samples, and a prompt
+// of which some have not started.
+func States(slots int) int { return slots + 1 }
+
 // DecodeRows returns the number of rows of a decode step for n samples: n rounded up to a multiple
 // of Footprint.DecodeMultiple.
 func DecodeRows(multiple, n int) int { return (n + multiple - 1) / multiple * multiple }

@@ -18,10 +18,12 @@ type cachedPrompt struct {
 	// position of the next token to compute; earlier ones are computed, or in the running step
 	at   int
 	echo []Token // for Request.Echo
-	// row of the last token's output in Engine.promptH; -1 once all samples have started
+	// row of the last token's output in Engine.promptH, and of the prompt's states; -1 once all
+	// samples have started
 	row     int
-	started int // samples started
-	left    int // samples not yet ended
+	taken   bool // the row is the last sample's
+	started int  // samples started
+	left    int  // samples not yet ended
 }
 
 // promptChunk is the tokens lo to hi-1 of a prompt, which one step computes.
@@ -160,8 +162,12 @@ func (e *Engine) newSample(h *cachedPrompt, own int) *sample {
 	if n := len(e.idle); n > 0 {
 		sm, e.idle = e.idle[n-1], e.idle[:n-1]
 	}
+	row := h.row // the last sample takes the prompt's
+	if h.taken = h.started+1 == h.r.N; !h.taken {
+		row = e.freeRow.take()
+	}
 	*sm = sample{
-		prompt: h, s: h.started, own: e.takePages(sm.own[:0], own), table: sm.table[:0],
+		prompt: h, s: h.started, row: row, own: e.takePages(sm.own[:0], own), table: sm.table[:0],
 		ids: slices.Grow(sm.ids[:0], h.r.limit()), logp: slices.Grow(sm.logp[:0], h.r.limit()),
 	}
 	return sm
@@ -205,8 +211,7 @@ func (e *Engine) startPrompt(r *Request, own int) bool {
 		}
 	}
 	h.at = h.from
-	h.row = e.freeRow[len(e.freeRow)-1]
-	e.freeRow = e.freeRow[:len(e.freeRow)-1]
+	h.row = e.freeRow.take()
 	e.found += h.from
 	if r.Found != nil {
 		r.Found(h.from)
@@ -281,6 +286,7 @@ func (e *Engine) prefillPack(chunks []promptChunk) error {
 		for x, slot := range s.slots {
 			p.add(ids[x], x, slot)
 		}
+		p.end(-1, s.prompt.row)
 		ends[i] = len(p.IDs)
 	}
 	for i, s := range chunks {
@@ -296,6 +302,7 @@ func (e *Engine) prefillPack(chunks []promptChunk) error {
 			p.add(s.prompt.r.Prompt[x], x, slot)
 			p.read(s.prompt.pages, x+1)
 		}
+		p.end(s.prompt.row, s.prompt.row)
 		ends[i] = len(p.IDs)
 	}
 	hND, err := e.m.Prefill(whole, p)

@@ -33,9 +33,22 @@ func Drained(t *testing.T, e *Engine) {
 	}
 }
 
-// Audit fails unless each page has one owner and the tree is in order.
+// Audit fails unless each page and each row of states has one owner and the tree is in order.
 func Audit(t *testing.T, e *Engine) {
 	t.Helper()
+	rows := slices.Clone(e.freeRow)
+	for _, sm := range e.live {
+		rows = append(rows, sm.row)
+	}
+	if e.head != nil {
+		rows = append(rows, e.head.row)
+	}
+	slices.Sort(rows)
+	for i, row := range rows {
+		if i != row || len(rows) != e.o.Slots+1 {
+			t.Fatalf("of %d rows of states these are free or somebody's: %v", e.o.Slots+1, rows)
+		}
+	}
 	owner := make([]string, e.o.Pages)
 	own := func(what string, pages ...int32) {
 		for _, p := range pages {

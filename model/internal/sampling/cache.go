@@ -13,14 +13,14 @@ import (
 func (e *Engine) allocate() error {
 	m := &e.m
 	e.promptH = m.Workspace.Get("outputs at prompts' ends [P,D]", compute.Narrow,
-		(e.o.Slots+1)*m.Head.Cols)
+		pages.States(e.o.Slots)*m.Head.Cols)
 	e.firstH = m.Workspace.Get("outputs before first tokens [R,D]", compute.Narrow,
 		e.o.Slots*m.Head.Cols)
 	for i := range e.o.Pages { // takePages takes from the end, so a sample's pages are adjacent
 		e.free = append(e.free, int32(i))
 	}
-	for i := e.o.Slots; i >= 0; i-- {
-		e.freeRow = append(e.freeRow, i)
+	for i := pages.States(e.o.Slots) - 1; i >= 0; i-- {
+		e.freeRow.give(i)
 	}
 	return m.Workspace.Take()
 }
@@ -50,8 +50,11 @@ func (e *Engine) copyPage(to, from int32, n int) {
 }
 
 // share sets a sample's page table: the prompt's full pages, then its own, of which the first
-// begins with a copy of the prompt's partly filled page.
+// begins with a copy of the prompt's partly filled page. Its states are the prompt's.
 func (e *Engine) share(sm *sample) {
+	if sm.row != sm.prompt.row {
+		e.m.Fork(sm.row, sm.prompt.row)
+	}
 	n, pt := len(sm.prompt.r.Prompt), e.o.PageTokens
 	full := n / pt
 	sm.table = append(append(sm.table, sm.prompt.pages[:full]...), sm.own...)
@@ -62,13 +65,29 @@ func (e *Engine) share(sm *sample) {
 	e.copyPage(sm.own[0], sm.prompt.pages[full], part)
 }
 
+// rows are free rows of promptH, which are also those of the states of sequences.
+type rows []int
+
+// take takes a row. There is one: a prompt and each sample have one, but the last sample has the
+// prompt's.
+func (r *rows) take() (row int) {
+	last := len(*r) - 1
+	row, *r = (*r)[last], (*r)[:last]
+	return row
+}
+
+// give gives a row back.
+func (r *rows) give(row int) { *r = append(*r, row) }
+
 // endStarts frees the resources that a prompt needs only until all its samples have started: its
-// row of promptH, and its partly filled last page.
+// partly filled last page, and its row unless a sample has taken it.
 func (e *Engine) endStarts(r *cachedPrompt) {
 	if r.row < 0 {
 		return
 	}
-	e.freeRow = append(e.freeRow, r.row)
+	if !r.taken {
+		e.freeRow.give(r.row)
+	}
 	r.row = -1
 	if len(r.r.Prompt)%e.o.PageTokens != 0 {
 		end := len(r.pages) - 1

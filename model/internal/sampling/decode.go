@@ -15,6 +15,7 @@ import (
 type sample struct {
 	prompt *cachedPrompt
 	s      int       // number among the request's samples
+	row    int       // of its states
 	own    []int32   // pages after the prompt's full ones
 	table  []int32   // page table: the prompt's full pages, then own
 	ids    []int32   // tokens drawn so far
@@ -29,12 +30,14 @@ func (e *Engine) decode() error {
 		at := len(sm.prompt.r.Prompt) + len(sm.ids) - 1
 		p.add(sm.ids[len(sm.ids)-1], at, e.slot(sm.table, at))
 		p.read(sm.table, at+1)
+		p.end(sm.row, sm.row)
 	}
 	// The outputs of padding rows are not used. Each attends to the first padding row alone, so
 	// that all numbers are finite.
 	for i := range pages.DecodeRows(e.m.Backend.DecodeMultiple(), n) - n {
 		p.add(0, 0, e.spare[0]*int32(e.o.PageTokens)+int32(i))
 		p.read(e.spare, 1)
+		p.end(-1, -1)
 	}
 	hND, err := e.m.Decode(p)
 	if err != nil {
@@ -210,6 +213,7 @@ func (e *Engine) dropGone() {
 // end frees the pages of a sample, or caches them.
 func (e *Engine) end(sm *sample) {
 	e.cacheAnswer(sm)
+	e.freeRow.give(sm.row)
 	sm.prompt.left--
 	e.release(sm.prompt)
 	sm.prompt = nil

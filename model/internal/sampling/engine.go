@@ -31,6 +31,7 @@ import (
 //     cached, copied or computed in chunks have the bits of one pass over the whole prompt.
 //   - A prompt passes through the model once, however many samples it has: they share its full
 //     pages, and each copies the last, partly filled page before it writes there (share).
+//     Each takes a copy of the prompt's states, and the last one these themselves.
 //   - A sample that has started can end: its pages are all taken when it starts (ownPages), and
 //     its workspace is reserved before anything is computed (reserve). So a decode step never
 //     runs out of pages or memory, and no sample is ever preempted and computed again.
@@ -51,7 +52,8 @@ type EngineOptions struct {
 	// the samples being decoded wait (chunked prefill); 0 is any number.
 	Admit int
 	// Keep leaves keys and values of prompts and responses in unused pages, for later requests
-	// with the same prefix. It must change no bit, so it has no effect unless Backend.Alone.
+	// with the same prefix. It must change no bit, so it has no effect unless Backend.Alone, nor
+	// with layers that keep a state of each sequence.
 	Keep bool
 }
 
@@ -135,7 +137,7 @@ type Engine struct {
 	free    []int32        // free pages
 	// [1] the first of the pages for keys and values that nothing reads, at the cache's end
 	spare   []int32
-	freeRow []int // free rows of promptH
+	freeRow rows
 
 	caching         bool     // EngineOptions.Keep, where the backend allows it
 	tree            prefixes // cached pages that later requests may share
@@ -203,7 +205,7 @@ func New(m Model, o EngineOptions) (*Engine, error) {
 
 // newEngine returns an engine with options that have been checked.
 func newEngine(m Model, o EngineOptions) (*Engine, error) {
-	e := &Engine{m: m, o: o, caching: o.Keep && m.Backend.Alone(), weights: m.Writes(),
+	e := &Engine{m: m, o: o, caching: o.Keep && m.Backend.Alone() && !m.Stateful, weights: m.Writes(),
 		spare: []int32{int32(o.Pages)}}
 	e.pass.Pages.PageTokens = o.PageTokens
 	e.tree.clear()
@@ -217,7 +219,7 @@ func newEngine(m Model, o EngineOptions) (*Engine, error) {
 			"model: generate: cache of %d pages of %d tokens: too large: lower the slots",
 			o.Pages, o.PageTokens)
 	}
-	if err := m.Open((o.Pages+spare)*o.PageTokens, o.Longest); err != nil {
+	if err := m.Open((o.Pages+spare)*o.PageTokens, o.Longest, pages.States(o.Slots)); err != nil {
 		return nil, err
 	}
 	if err := e.allocate(); err != nil {

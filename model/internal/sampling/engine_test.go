@@ -54,8 +54,8 @@ func gather(r *model.Request) (got []model.Completion, told []*[]int32) {
 // A request has the bits that Generate gives it alone, whenever it comes and whatever is
 // under way.
 func TestEngineAgainstGenerate(t *testing.T) {
-	onBackends(t, func(t *testing.T, be compute.Backend) {
-		m := load(t, be, "qwen2_tied")
+	each := func(t *testing.T, be compute.Backend, name string) {
+		m := load(t, be, name)
 		defer m.Close()
 		requests, want := mixed(t, m)
 		for _, every := range []int{0, 1, 2, 5} {
@@ -81,7 +81,7 @@ func TestEngineAgainstGenerate(t *testing.T) {
 				}
 				sampling.Drained(t, e)
 				e.Close()
-				sameCompletions(t, fmt.Sprintf("one every %d steps", every), got, want)
+				sameCompletions(t, fmt.Sprintf("%s: one every %d steps", name, every), got, want)
 				for p := range told {
 					for s, ids := range told[p] {
 						if !slices.Equal(*ids, want[p][s].IDs) {
@@ -92,6 +92,10 @@ func TestEngineAgainstGenerate(t *testing.T) {
 				}
 			}
 		}
+	}
+	onBackends(t, func(t *testing.T, be compute.Backend) {
+		each(t, be, "qwen2_tied")
+		each(t, be, "qwen3_5") // with states of sequences
 	})
 }
 

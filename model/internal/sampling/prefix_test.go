@@ -194,7 +194,8 @@ func TestPrefixesChangeNoBit(t *testing.T) {
 			found, computed, kept := sampling.Counts(e)
 			t.Logf("%s: %+v: %d tokens of prompts found, %d computed, %d kept", name, o, found,
 				computed, kept)
-			if found < computed/6 || found+computed < tokens {
+			if stateful := m.Config().Stateful(); stateful && (found > 0 || kept > 0) ||
+				!stateful && found < computed/6 || found+computed < tokens {
 				t.Errorf("%s: %+v: %d tokens of prompts found and %d computed of %d: the test shows nothing", name, o, found, computed, tokens)
 			}
 			e.Close()
@@ -215,9 +216,10 @@ func TestPrefixesChangeNoBit(t *testing.T) {
 		{Slots: 4, PageTokens: 16, Pages: 12},
 	}
 	onBackends(t, func(t *testing.T, be compute.Backend) {
-		names := []string{"qwen2_tied", "qwen3", "llama3_sharded"}
+		// qwen3_5 has states of sequences: nothing is kept
+		names := []string{"qwen2_tied", "qwen3", "qwen3_5", "llama3_sharded"}
 		if _, slow := be.(*ref.Backend); slow || testing.Short() {
-			names = names[1:2]
+			names = names[1:3]
 		}
 		for arm, name := range names {
 			some := options

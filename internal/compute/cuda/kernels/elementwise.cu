@@ -185,16 +185,23 @@ DEVICE void rope_cache(T *q, const T *k, const T *v, T *kc, T *vc, const int *po
 ROPE_CACHE(float, f32)
 ROPE_CACHE(bf16, bf16)
 
-// A gated activation: y[n,f] = x*f(x)*up[n,f] with x = gate[n,f], and f between 0 and 1.
+// A gated activation: y[n,f] = x*f(x)*up[n,f] with x = gate[n,f], and f between 0 and 1; of glu
+// f(x)*up[n,f].
 //
 //   swiglu  f(x) = 1/(1+exp(-x)) (arXiv 2002.05202)
+//   glu     the same f (arXiv 1612.08083)
 //   geglu   f(x) = 1/(1+exp(-2c*(x + 0.044715*x³))), c = sqrt(2/π): gelu by tanh (arXiv 1606.08415)
 //
 // N rows of F; those of gate and up begin row elements apart, those of y F. Where exp
 // overflows, y is -0. fast_rcp, because by count of instructions an exact division would take
 // about as long as the memory traffic.
 //
-// gate_of is f, and slope_of the derivative of x*f(x), given f(x).
+// gate_of is f, value_of x*f(x) or f(x), and slope_of its derivative, given f(x).
+template <class Act> DEVICE float value_of(Act, float x, float f) { return x * f; }
+struct Sigmoid {};
+DEVICE float gate_of(Sigmoid, float x) { return fast_rcp(1.0f + expf(-x)); }
+DEVICE float value_of(Sigmoid, float, float f) { return f; }
+DEVICE float slope_of(Sigmoid, float, float f) { return f * (1.0f - f); }
 struct Silu {};
 DEVICE float gate_of(Silu, float x) { return fast_rcp(1.0f + expf(-x)); }
 DEVICE float slope_of(Silu, float x, float f) { return f * fmaf(x, 1.0f - f, 1.0f); }
@@ -208,13 +215,13 @@ template <class Act, class T> DEVICE void gated(T *y, const T *gate, const T *up
         Vec a, b;
         load(a, gate + n * row + f, count, wide);
         load(b, up + n * row + f, count, wide);
-        for (int j = 0; j < 8; j++) a.v[j] = a.v[j] * gate_of(Act(), a.v[j]) * b.v[j];
+        for (int j = 0; j < 8; j++) a.v[j] = value_of(Act(), a.v[j], gate_of(Act(), a.v[j])) * b.v[j];
         store(y + n * F + f, a, count, wide);
     });
 }
 
 // Its gradient, with x = gate[n,f]:
-//   dgate[n,f] = dy[n,f]*up[n,f]*slope_of(x);  dup[n,f] = dy[n,f]*x*f(x)
+//   dgate[n,f] = dy[n,f]*up[n,f]*slope_of(x);  dup[n,f] = dy[n,f]*value_of(x)
 // and unless y is null y again. The rows of dgate, dup, gate and up begin row elements apart,
 // those of dy dy_row, those of y F. Each of dgate and dup may be dy, gate or up; y none of them.
 template <class Act, class T>
@@ -227,10 +234,10 @@ DEVICE void gated_grad(T *y, T *dgate, T *dup, const T *dy, const T *gate, const
         load(u, up + i, count, wide);
         for (int j = 0; j < 8; j++) {
             float s = gate_of(Act(), g.v[j]);
-            float slope = slope_of(Act(), g.v[j], s);
-            a.v[j] = g.v[j] * s * u.v[j];
+            float slope = slope_of(Act(), g.v[j], s), value = value_of(Act(), g.v[j], s);
+            a.v[j] = value * u.v[j];
             u.v[j] = d.v[j] * u.v[j] * slope;
-            d.v[j] = d.v[j] * (g.v[j] * s);
+            d.v[j] = d.v[j] * value;
         }
         if (y) store(y + n * F + f, a, count, wide);
         store(dgate + i, u, count, wide);
@@ -246,3 +253,5 @@ GATED(swiglu, Silu, float, f32)
 GATED(swiglu, Silu, bf16, bf16)
 GATED(geglu, Gelu, float, f32)
 GATED(geglu, Gelu, bf16, bf16)
+GATED(glu, Sigmoid, float, f32)
+GATED(glu, Sigmoid, bf16, bf16)

@@ -3,6 +3,7 @@
 
 #include "elementwise.cu"
 #include "conv.cu"
+#include "delta.cu"
 #include "norm.cu"
 #include "gemm.cu"
 #include "quant.cu"
