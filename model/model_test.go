@@ -117,8 +117,8 @@ func tiny(arch string) Config {
 		c.Mixer = Mixer{Layers: []bool{true, false}, Taps: 3}
 	case architecture.DeltaRule:
 		c.RotaryDim = 4
-		c.Mixer = Mixer{Layers: []bool{true, false}, Taps: 3, KeyHeads: 2, ValueHeads: 4, KeyDim: 3,
-			ValueDim: 5}
+		c.Mixer = Mixer{Layers: []bool{true, false}, Taps: 3, KeyHeads: 2, ValueHeads: 4, KeyDim: 7,
+			ValueDim: 11}
 	}
 	if f.AttentionOf != "" {
 		c.AttnScale = 0.3

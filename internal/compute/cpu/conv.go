@@ -171,8 +171,11 @@ func (b *Backend) GatedConvDecode(yRD, gR3D, cache compute.Tensor, w *compute.Pa
 	b.convolve(w, R, D, J)
 }
 
+// convCols is how many columns of a row SiLUConv takes at a time, and a task of its gradient.
+const convCols = 256
+
 // ones is the second operand of swiglu where that is silu.
-var ones = func() (x [slab]float32) {
+var ones = func() (x [convCols]float32) {
 	for i := range x {
 		x[i] = 1
 	}
@@ -213,10 +216,10 @@ func (b *Backend) SiLUConv(yND, xND compute.Tensor, w *compute.Param, p compute.
 	b.mix.back = back
 	b.eachRow(N, D, func(b *Backend, lo, hi int) {
 		D := b.D
-		var v [slab]float32
+		var v [convCols]float32
 		for n := lo; n < hi; n++ {
-			for d := 0; d < D; d += slab {
-				end := min(D, d+slab)
+			for d := 0; d < D; d += convCols {
+				end := min(D, d+convCols)
 				b.convolvePart(v[:end-d], n, d, end)
 				b.k.swiglu(b.y[n*D+d:n*D+end], v[:end-d], ones[:end-d])
 			}
@@ -253,9 +256,9 @@ func (b *Backend) SiLUConvGrad(dxND compute.Tensor, w *compute.Param, dyND, xND 
 		clear(b.mix.grads)
 		b.m = b.mix.grads
 	}
-	b.eachSlab(D, func(b *Backend, lo, hi int) {
+	b.parts(D, convCols, func(b *Backend, lo, hi int) {
 		D, J := b.D, b.J
-		var v, dv, y, up [slab]float32
+		var v, dv, y, up [convCols]float32
 		n := hi - lo
 		for row := range b.N {
 			b.convolvePart(v[:n], row, lo, hi)

@@ -284,145 +284,192 @@ func (a *deltaArgs) unitGrad(dy, y, x []float32, scale float64) {
 	a.k.scale(dy, float32(r))
 }
 
-// valueGrad computes what one value head of a piece gives.
+// deltaValue is one value head of a piece. Of its n tokens the first n0 are before the segment.
+type deltaValue struct {
+	deltaPiece
+	back        *deltaBack
+	fwd         *deltaWork
+	ds          []float32
+	v, h, n     int
+	at          int // of its values in a row of x
+	ldE, ldW    int
+	wi, do      []float32 // w and do of the piece's tokens; before du is known, wi holds nothing
+	last, decay float64   // g of the last token; what the decays behind the piece's get
+}
+
+// valueGrad computes what one value head of a piece gives. ds is as in pieceGrad.
 func (a *deltaArgs) valueGrad(wk *worker, c deltaPiece, v int, ds []float32) {
-	const C = deltaChunk
-	d, w, fw, nr, mr := &a.grad, &wk.back, &wk.delta, a.k.nr, a.k.mr
-	E, F, W, H, P, m, n0 := a.E, a.F, a.W, a.H, a.Width(), c.m, c.n0
-	ldE, ldW, n, h := a.wide(E)+skew, W+skew, n0+m, c.head*a.G+v
-	value := 2*a.K*E + h*F
-	w0, do := w.wdo[:m*ldW], w.wdo[m*ldW:2*m*ldW]
-	for j := range n {
-		row := c.row(w, j)
-		copy(w.u[j*ldW:j*ldW+W], d.u[(row*H+h)*W:])
-		fw.decay[j] = d.g[row*H+h]
-		du := w.du[j*ldW : j*ldW+W]
+	w, h := &wk.back, c.head*a.G+v
+	x := deltaValue{deltaPiece: c, back: w, fwd: &wk.delta, ds: ds, v: v, h: h, n: c.n0 + c.m,
+		at: 2*a.K*a.E + h*a.F, ldE: a.wide(a.E) + skew, ldW: a.W + skew}
+	x.wi, x.do = w.wdo[:c.m*x.ldW], w.wdo[c.m*x.ldW:2*c.m*x.ldW]
+	a.gather(&x)
+	a.factors(x.fwd, c.n0, c.m, nil)
+	x.last, x.decay = x.fwd.decay[x.n-1], w.rest[v]
+	if c.full {
+		a.behind(&x)
+	}
+	a.solveBack(&x)
+	a.gateGrad(&x)
+	a.scoreGrad(&x)
+	a.keyGrad(&x)
+	a.stateGrad(&x)
+}
+
+// gather copies u, g and du, as far as branches gave it, of a chunk's rows, and do and β of the
+// piece's.
+func (a *deltaArgs) gather(x *deltaValue) {
+	d, w, W, F := &a.grad, x.back, a.W, a.F
+	for j := range x.n {
+		row := x.row(w, j)
+		copy(w.u[j*x.ldW:j*x.ldW+W], d.u[(row*a.H+x.h)*W:])
+		x.fwd.decay[j] = d.g[row*a.H+x.h]
+		du := w.du[j*x.ldW : j*x.ldW+W]
 		clear(du)
-		if j < n0 {
+		if j < x.n0 {
 			continue
 		}
-		copy(du, d.dx[row*P+value:][:F])
-		to := do[(j-n0)*ldW : (j-n0)*ldW+W]
-		copy(to, d.do[(row*H+h)*F:][:F])
+		copy(du, d.dx[row*a.Width()+x.at:][:F])
+		to := x.do[(j-x.n0)*x.ldW : (j-x.n0)*x.ldW+W]
+		copy(to, d.do[(row*a.H+x.h)*F:][:F])
 		clear(to[F:])
-		_, _, fw.beta[j-n0] = a.gates(row, h)
+		_, _, x.fwd.beta[j-x.n0] = a.gates(row, x.h)
 	}
-	a.factors(fw, n0, m, nil)
-	last, rest := fw.decay[n-1], w.rest[v]
-	if c.full {
-		rest = a.behind(w, c, h, n, ds, fw)
+}
+
+// behind adds to du, and to the decays, what the gradient by the state behind a whole chunk gives.
+func (a *deltaArgs) behind(x *deltaValue) {
+	nr, E, W, w := a.k.nr, a.E, a.W, x.back
+	S := a.grad.states[(x.fold*a.H+x.h)*W*E:][:W*E]
+	x.decay = 0
+	for e := 0; e < W*E; e += nr {
+		x.decay += float64(a.k.dot(x.ds[e:e+nr], S[e:e+nr]))
 	}
 	for q := 0; q < W; q += nr {
-		for j := 0; j < n; j += mr {
+		a.tile(x.n, w.k, x.ldE, 1, x.ds[q*E:], nr, w.tmp[q:], x.ldW, E, 0)
+	}
+	for j := range x.n {
+		a.k.axpy(w.du[j*x.ldW:][:W], w.tmp[j*x.ldW:][:W],
+			float32(math.Exp(x.last-x.fwd.decay[j])))
+	}
+}
+
+// solveBack adds to du what the outputs give, and goes back through the triangle: blocks of rows, the
+// last first, whose w is added to du of the rows before.
+func (a *deltaArgs) solveBack(x *deltaValue) {
+	nr, mr, w, fw, n0, ld := a.k.nr, a.k.mr, x.back, x.fwd, x.n0, x.ldW
+	for q := 0; q < a.W; q += nr {
+		for j := 0; j < x.n; j += mr {
 			i := max(0, j-n0)
-			a.tile(min(mr, n-j), fw.p[i*deltaLd+j:], 1, deltaLd, do[i*ldW+q:], ldW,
-				w.du[j*ldW+q:], ldW, m-i, 1)
+			a.tile(min(mr, x.n-j), fw.p[i*deltaLd+j:], 1, deltaLd, x.do[i*ld+q:], ld,
+				w.du[j*ld+q:], ld, x.m-i, 1)
 		}
-		for end := m; end > 0; {
+		for end := x.m; end > 0; {
 			i := max(0, end-mr)
 			for r := end - 1; r >= i; r-- {
-				row := w0[r*ldW+q : r*ldW+q+nr]
-				copy(row, w.du[(n0+r)*ldW+q:])
+				row := x.wi[r*ld+q : r*ld+q+nr]
+				copy(row, w.du[(n0+r)*ld+q:])
 				a.k.scale(row, fw.beta[r])
 				if r > i {
-					a.tile(r-i, fw.m[r*deltaLd+n0+i:], 1, deltaLd, row, ldW,
-						w.du[(n0+i)*ldW+q:], ldW, 1, 1)
+					a.tile(r-i, fw.m[r*deltaLd+n0+i:], 1, deltaLd, row, ld, w.du[(n0+i)*ld+q:], ld,
+						1, 1)
 				}
 			}
 			if n0+i > 0 {
-				a.tile(n0+i, fw.m[i*deltaLd:], 1, deltaLd, w0[i*ldW+q:], ldW, w.du[q:], ldW, end-i,
-					1)
+				a.tile(n0+i, fw.m[i*deltaLd:], 1, deltaLd, x.wi[i*ld+q:], ld, w.du[q:], ld, end-i, 1)
 			}
 			end = i
 		}
 	}
-	for i := m - 1; i >= 0; i-- {
-		row, at := c.lo+i, (c.lo+i)*H+h
-		du, wi := w.du[(n0+i)*ldW:][:F], w0[i*ldW:][:F]
-		d.db[at] = a.k.dot(du, w.u[(n0+i)*ldW:][:F]) * (1 - fw.beta[i])
-		copy(d.dx[row*P+value:][:F], wi)
-		rest += float64(a.k.dot(do[i*ldW:][:F], a.o[at*F:][:F])) -
-			float64(a.k.dot(wi, a.x[row*P+value:][:F]))
-		d.dg[at] = rest
-	}
-	w.rest[v] = rest
-	for j := range n0 {
-		a.k.add(d.dx[c.row(w, j)*P+value:][:F], w.du[j*ldW:][:F])
-	}
+}
 
-	a.k.transpose(w.uT, C, w.u, ldW, n, F)
+// gateGrad writes the gradients of v, β and the decays of the piece's tokens; those before have du.
+func (a *deltaArgs) gateGrad(x *deltaValue) {
+	d, w, F, P := &a.grad, x.back, a.F, a.Width()
+	for i := x.m - 1; i >= 0; i-- {
+		row, at := x.lo+i, (x.lo+i)*a.H+x.h
+		du, wi := w.du[(x.n0+i)*x.ldW:][:F], x.wi[i*x.ldW:][:F]
+		d.db[at] = a.k.dot(du, w.u[(x.n0+i)*x.ldW:][:F]) * (1 - x.fwd.beta[i])
+		copy(d.dx[row*P+x.at:][:F], wi)
+		x.decay += float64(a.k.dot(x.do[i*x.ldW:][:F], a.o[at*F:][:F])) -
+			float64(a.k.dot(wi, a.x[row*P+x.at:][:F]))
+		d.dg[at] = x.decay
+	}
+	w.rest[x.v] = x.decay
+	for j := range x.n0 {
+		a.k.add(d.dx[x.row(w, j)*P+x.at:][:F], w.du[j*x.ldW:][:F])
+	}
+}
+
+// scoreGrad writes the gradients by k̂_i·k̂_j and q̂_i·k̂_j. From here on wi is -Γ_i*w_i, and do
+// Γ_i*do_i: what the state before the chunk gets.
+func (a *deltaArgs) scoreGrad(x *deltaValue) {
+	const C = deltaChunk
+	w, nr, m, F, ld := x.back, a.k.nr, x.m, a.F, x.ldW
+	a.k.transpose(w.uT, C, w.u, ld, x.n, F)
 	x1, x2 := w.x[:m*deltaLd], w.x[m*deltaLd:2*m*deltaLd]
-	for j := 0; j < n; j += nr {
-		i := max(0, j-n0)
-		a.tile(m-i, w0[i*ldW:], ldW, 1, w.uT[j:], C, x1[i*deltaLd+j:], deltaLd, F, 0)
-		a.tile(m-i, do[i*ldW:], ldW, 1, w.uT[j:], C, x2[i*deltaLd+j:], deltaLd, F, 0)
+	for j := 0; j < x.n; j += nr {
+		i := max(0, j-x.n0)
+		a.tile(m-i, x.wi[i*ld:], ld, 1, w.uT[j:], C, x1[i*deltaLd+j:], deltaLd, F, 0)
+		a.tile(m-i, x.do[i*ld:], ld, 1, w.uT[j:], C, x2[i*deltaLd+j:], deltaLd, F, 0)
 	}
 	for i := range m {
 		r1, r2 := x1[i*deltaLd:i*deltaLd+C], x2[i*deltaLd:i*deltaLd+C]
-		at, own := fw.d[i*deltaLd:], n0+i+1
+		at, own := x.fwd.d[i*deltaLd:], x.n0+i+1
 		a.k.mulScale(r1[:own], r1[:own], at[:own], -1)
 		a.k.mulScale(r2[:own], r2[:own], at[:own], 1)
 		r1[own-1] = 0
 		clear(r1[own:])
 		clear(r2[own:])
-		decay := float32(math.Exp(fw.decay[n0+i]))
-		a.k.scale(w0[i*ldW:][:W], -decay) // from here on what the state before gets
-		a.k.scale(do[i*ldW:][:W], decay)
-	}
-	own := w.k[n0*ldE:]
-	if c.begin >= 0 {
-		a.turn(w.sT, d.states[(c.begin*H+h)*W*E:][:W*E])
-	}
-	for q := 0; q < E; q += nr {
-		for i := 0; i < m; i += mr { // the piece's keys and queries by the scores
-			rows, k := min(mr, m-i), min(n, n0+i+mr)
-			a.tile(rows, x1[i*deltaLd:], deltaLd, 1, w.k[q:], ldE, w.dk[(n0+i)*ldE+q:], ldE, k, 1)
-			a.tile(rows, x2[i*deltaLd:], deltaLd, 1, w.k[q:], ldE, w.dk[(n+i)*ldE+q:], ldE, k, 1)
-		}
-		for j := 0; j < n; j += mr { // and all keys
-			i, rows := max(0, j-n0), min(mr, n-j)
-			a.tile(rows, x1[i*deltaLd+j:], 1, deltaLd, own[i*ldE+q:], ldE, w.dk[j*ldE+q:], ldE, m-i,
-				1)
-			a.tile(rows, x2[i*deltaLd+j:], 1, deltaLd, own[(m+i)*ldE+q:], ldE, w.dk[j*ldE+q:], ldE,
-				m-i, 1)
-		}
-		if c.begin >= 0 {
-			a.tile(2*m, w.wdo, ldW, 1, w.sT[q*W:], nr, w.dk[n0*ldE+q:], ldE, F, 1)
-		}
-	}
-	if c.full {
-		a.turn(w.sT, ds)
-		for j := range n {
-			a.k.scale(w.u[j*ldW:][:W], float32(math.Exp(last-fw.decay[j])))
-		}
-		for q := 0; q < E; q += nr {
-			a.tile(n, w.u, ldW, 1, w.sT[q*W:], nr, w.dk[q:], ldE, F, 1)
-		}
-		a.k.scale(ds, float32(math.Exp(last)))
-	}
-	for q := 0; q < W; q += nr {
-		a.tile(E, own, 1, ldE, w.wdo[q:], ldW, ds[q*E:], nr, 2*m, 1)
+		decay := float32(math.Exp(x.fwd.decay[x.n0+i]))
+		a.k.scale(x.wi[i*ld:][:a.W], -decay)
+		a.k.scale(x.do[i*ld:][:a.W], decay)
 	}
 }
 
-// behind adds to du what the gradient by the state behind a whole chunk gives, and returns what
-// it gives to the decays.
-func (a *deltaArgs) behind(w *deltaBack, c deltaPiece, h, n int, ds []float32,
-	fw *deltaWork) (rest float64) {
-	nr := a.k.nr
-	E, W := a.E, a.W
-	ldE, ldW := a.wide(E)+skew, W+skew
-	S := a.grad.states[(c.fold*a.H+h)*W*E:][:W*E]
-	for e := 0; e < W*E; e += nr {
-		rest += float64(a.k.dot(ds[e:e+nr], S[e:e+nr]))
+// keyGrad adds to the gradients of the keys and queries what their products and the state before
+// the chunk give.
+func (a *deltaArgs) keyGrad(x *deltaValue) {
+	w, nr, mr, m, n, n0, ld := x.back, a.k.nr, a.k.mr, x.m, x.n, x.n0, x.ldE
+	x1, x2, own := w.x, w.x[m*deltaLd:], w.k[n0*ld:]
+	if x.begin >= 0 {
+		a.turn(w.sT, a.grad.states[(x.begin*a.H+x.h)*a.W*a.E:][:a.W*a.E])
 	}
-	for q := 0; q < W; q += nr {
-		a.tile(n, w.k, ldE, 1, ds[q*E:], nr, w.tmp[q:], ldW, E, 0)
+	for q := 0; q < a.E; q += nr {
+		for i := 0; i < m; i += mr { // the piece's keys and queries
+			rows, k := min(mr, m-i), min(n, n0+i+mr)
+			a.tile(rows, x1[i*deltaLd:], deltaLd, 1, w.k[q:], ld, w.dk[(n0+i)*ld+q:], ld, k, 1)
+			a.tile(rows, x2[i*deltaLd:], deltaLd, 1, w.k[q:], ld, w.dk[(n+i)*ld+q:], ld, k, 1)
+		}
+		for j := 0; j < n; j += mr { // and all keys
+			i, rows := max(0, j-n0), min(mr, n-j)
+			a.tile(rows, x1[i*deltaLd+j:], 1, deltaLd, own[i*ld+q:], ld, w.dk[j*ld+q:], ld, m-i, 1)
+			a.tile(rows, x2[i*deltaLd+j:], 1, deltaLd, own[(m+i)*ld+q:], ld, w.dk[j*ld+q:], ld, m-i,
+				1)
+		}
+		if x.begin >= 0 {
+			a.tile(2*m, w.wdo, x.ldW, 1, w.sT[q*a.W:], nr, w.dk[n0*ld+q:], ld, a.F, 1)
+		}
 	}
-	for j := range n {
-		a.k.axpy(w.du[j*ldW:][:W], w.tmp[j*ldW:][:W], float32(math.Exp(fw.decay[n-1]-fw.decay[j])))
+}
+
+// stateGrad makes ds the gradient by the state before the chunk; if the chunk is whole, the keys
+// get what ds was.
+func (a *deltaArgs) stateGrad(x *deltaValue) {
+	w, nr := x.back, a.k.nr
+	if x.full {
+		a.turn(w.sT, x.ds)
+		for j := range x.n {
+			a.k.scale(w.u[j*x.ldW:][:a.W], float32(math.Exp(x.last-x.fwd.decay[j])))
+		}
+		for q := 0; q < a.E; q += nr {
+			a.tile(x.n, w.u, x.ldW, 1, w.sT[q*a.W:], nr, w.dk[q:], x.ldE, a.F, 1)
+		}
+		a.k.scale(x.ds, float32(math.Exp(x.last)))
 	}
-	return rest
+	for q := 0; q < a.W; q += nr {
+		a.tile(a.E, w.k[x.n0*x.ldE:], 1, x.ldE, w.wdo[q:], x.ldW, x.ds[q*a.E:], nr, 2*x.m, 1)
+	}
 }
 
 // turn writes the transpose of a state, or of the gradient by one, in panels.

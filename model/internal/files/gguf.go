@@ -698,7 +698,8 @@ func (a ggufArch) hfName(name string) string {
 		return name
 	}
 	part, before, suffix := name[:dot], "", name[dot:] // suffix is ".weight" or ".bias"
-	if rest, ok := strings.CutPrefix(name, "blk."); ok {
+	rest, ok := strings.CutPrefix(name, "blk.")
+	if ok {
 		number, of, _ := strings.Cut(rest, ".")
 		before = "model.layers." + number + "."
 		for hf, whole := range a.whole {
@@ -706,7 +707,9 @@ func (a ggufArch) hfName(name string) string {
 				return before + hf
 			}
 		}
-		part = strings.TrimSuffix(of, suffix)
+		if part, ok = strings.CutSuffix(of, suffix); !ok {
+			return name
+		}
 	}
 	for _, names := range []map[string]string{a.names, ggufNames} {
 		for hf, gguf := range names {
