@@ -49,7 +49,7 @@ var concepts = map[string]struct {
 		"internal/compute/compute.go: a method for each operation"},
 	"internal/compute/cost.Backend": {14, 79,
 		"internal/compute/compute.go: a method for each operation"},
-	"internal/compute/cuda.kernelSet": {52, 0,
+	"internal/compute/cuda.kernelSet": {53, 0,
 		"internal/compute/cuda/kernels: a field for each kernel"},
 	"internal/compute/computetest.suite": {8, 128,
 		"internal/compute/computetest/computetest.go: a method for each operation"},
