@@ -3,8 +3,8 @@ package files
 import (
 	"errors"
 	"math"
-	"reflect"
 	"path/filepath"
+	"reflect"
 	"testing"
 
 	"gad/internal/gguf"
