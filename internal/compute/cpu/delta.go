@@ -22,7 +22,7 @@ import (
 // the whole.
 
 // deltaChunk is the tokens of a chunk: a multiple of each variant's nr.
-const deltaChunk = 64
+const deltaChunk = 32
 
 // deltaArgs is what the tasks of the gated delta rule read.
 type deltaArgs struct {

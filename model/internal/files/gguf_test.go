@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"path/filepath"
+	"reflect"
 	"testing"
 
 	"gad/internal/gguf"
@@ -57,5 +58,32 @@ func TestPairs(t *testing.T) {
 	}
 	if n, err := pairs(64); n != 64 || err != nil {
 		t.Errorf("heads of 64 elements: %d, %v", n, err)
+	}
+}
+
+// Layers that draft tokens stand behind the others, and are taken off; the width of a value head
+// follows from that of all.
+func TestQwen35Draft(t *testing.T) {
+	c := map[string]any{"num_hidden_layers": 5.0, "mtp": 1.0, "inner": 32.0,
+		"linear_num_value_heads": 4.0, "full_attention_interval": 4.0,
+		"layer_types": []string{"linear_attention", "full_attention", "linear_attention",
+			"full_attention", "full_attention"}}
+	if err := finishQwen35(c); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{"num_hidden_layers": 4.0, "linear_num_value_heads": 4.0,
+		"linear_value_head_dim": 8.0, "layer_types": []string{"linear_attention", "full_attention",
+			"linear_attention", "full_attention"}}
+	if !reflect.DeepEqual(c, want) {
+		t.Errorf("%v, want %v", c, want)
+	}
+	if blockOf("blk.4.nextn.eh_proj.weight") != 4 || blockOf("token_embd.weight") != -1 {
+		t.Error("numbers of blocks")
+	}
+	for _, bad := range []map[string]any{{"num_hidden_layers": 1.0, "mtp": 1.0},
+		{"num_hidden_layers": 2.0}, {"num_hidden_layers": 2.0, "inner": 8.0}} {
+		if finishQwen35(bad) == nil {
+			t.Errorf("%v is accepted", bad)
+		}
 	}
 }
