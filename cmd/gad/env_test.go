@@ -137,6 +137,7 @@ func TestPlanner(t *testing.T) {
 
 // The example of doc/environments.md is an environment.
 func TestExampleEnvironment(t *testing.T) {
+	slow(t)
 	doc := readFile(t, filepath.Join("..", "..", "doc", "environments.md"))
 	_, text, _ := strings.Cut(doc, "```sh\n# guess.sh")
 	text, _, _ = strings.Cut(text, "```")

@@ -52,7 +52,7 @@ func TestFitIsTheCheapest(t *testing.T) {
 		}
 		for _, stage := range stages {
 			for _, lora := range []bool{false, true} {
-				if !hostile.Long() && lora != (device.name == "cpu") {
+				if !hostile.Long() && lora != (device.name == "cpu") || lora && testing.Short() {
 					continue // each device with what only it chooses: offloading, a base in blocks
 				}
 				c := config.StageDefaults(stage)
