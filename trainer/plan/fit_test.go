@@ -392,3 +392,18 @@ func TestFitTakesABase(t *testing.T) {
 		t.Errorf("with little memory a GPU has the base %q", got)
 	}
 }
+
+// TestNetworksOfTwoShapes has networks with equal options, of which one is of another shape, as
+// teachers by row are.
+func TestNetworksOfTwoShapes(t *testing.T) {
+	f, small, large := cpu.Footprint{}, model.Qwen25[0].Config, model.Qwen25[1].Config
+	n, o := networksOf(f, small), model.PlanOptions{Kind: model.LM, Tokens: 100}
+	for range 2 {
+		for _, shape := range []model.Config{small, large} {
+			if got, want := n.plan(shape, o), shape.Plan(f, o); got.Total() != want.Total() ||
+				got.Weights != want.Weights {
+				t.Errorf("%d layers: %d bytes, want %d", shape.Layers, got.Total(), want.Total())
+			}
+		}
+	}
+}
