@@ -191,6 +191,9 @@ func TestSoftLabelsAreOff(t *testing.T) {
 		{config.Warmup, []string{"data.soft_labels=1", "trainer.critic_warmup=1", "trainer.warmup_objective=policy"}, false},
 		{config.DPO, nil, false},
 	} {
+		if testing.Short() && c.stage != config.SFT {
+			continue
+		}
 		var metrics []string
 		for _, from := range []string{path, fixed.data} {
 			run := filepath.Join(dir, fmt.Sprint(len(metrics), c.stage, len(c.more), c.read))

@@ -228,6 +228,9 @@ func TestStepInTreesOfTurnsAndChunks(t *testing.T) {
 			"algorithm.env_weight=1"),
 		"chunks": thinking("critic.reads=last", "critic.truncated=exclude"),
 	} {
+		if testing.Short() && how == "well" {
+			continue
+		}
 		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
 			branching(2, 2, slices.Concat(set, []string{"trainer.total_steps=2",
 				"rollout.tree.select=uct", "algorithm.adv_estimator=tree_node"})...)...),

@@ -28,7 +28,8 @@ func tinyDemo(t *testing.T, dir string) (out, said string, err error) {
 	var stdout, stderr bytes.Buffer
 	size := demo.SizeOf(false, false, false)
 	size.Rows, size.TestRows = 100, 20
-	size.SFT = append(told(size.SFT, "--steps", "40"), "data.train_batch_size=8")
+	size.SFT = append(told(size.SFT, "--steps", "20"), "data.train_batch_size=8",
+		"actor.optim.lr_warmup_steps=5")
 	size.Warmup = append(told(size.Warmup), "data.train_batch_size=4",
 		"trainer.critic_warmup_max=20")
 	size.Train = append(told(size.Train, "--steps", "1"), "data.train_batch_size=4")
@@ -125,7 +126,8 @@ func TestDemoEpisodes(t *testing.T) {
 	var out, said bytes.Buffer
 	size := demo.SizeOf(false, true, false)
 	size.Rows, size.TestRows = 40, 8
-	size.SFT = append(told(size.SFT, "--steps", "32"), "data.train_batch_size=2")
+	size.SFT = append(told(size.SFT, "--steps", "12"), "data.train_batch_size=2",
+		"actor.optim.lr_warmup_steps=3")
 	few := []string{"data.train_batch_size=2", "rollout.n=2", "env.max_turns=3"}
 	size.Warmup = append(told(told(size.Warmup, "--steps", "1"), "--critic-warmup", "1"), few...)
 	size.Train = append(told(size.Train, "--steps", "1"), few...)
@@ -251,7 +253,7 @@ func TestDemo(t *testing.T) {
 		t.Fatalf("rows are %q, want %q", stages, want)
 	}
 	equal, game := got.Rows[1]["tflop"].(float64), got.Rows[3]["tflop"].(float64)
-	if step := got.Rows[0]["tflop"].(float64) / 40; math.Abs(equal-game) > step {
+	if step := got.Rows[0]["tflop"].(float64) / 20; math.Abs(equal-game) > step {
 		t.Errorf("SFT at equal compute takes %g TFLOP, the game %g, a step %g", equal, game, step)
 	}
 

@@ -51,7 +51,7 @@ func TestFitIsTheCheapest(t *testing.T) {
 		}
 		for _, stage := range stages {
 			for _, lora := range []bool{false, true} {
-				if !hostile.Long() && lora != (device.name == "cpu") {
+				if !hostile.Long() && lora != (device.name == "cpu") || lora && testing.Short() {
 					continue // each device with what only it chooses: offloading, a base in blocks
 				}
 				c := config.StageDefaults(stage)
@@ -375,5 +375,20 @@ func TestFitTakesABase(t *testing.T) {
 	c.Trainer.Device = "cuda"
 	if got, _ := base(cuda.Options{}, c, 1); got != "q4_0" {
 		t.Errorf("with little memory a GPU has the base %q", got)
+	}
+}
+
+// TestNetworksOfTwoShapes has networks with equal options, of which one is of another shape, as
+// teachers by row are.
+func TestNetworksOfTwoShapes(t *testing.T) {
+	f, small, large := cpu.Footprint{}, model.Qwen25[0].Config, model.Qwen25[1].Config
+	n, o := networksOf(f, small), model.PlanOptions{Kind: model.LM, Tokens: 100}
+	for range 2 {
+		for _, shape := range []model.Config{small, large} {
+			if got, want := n.plan(shape, o), shape.Plan(f, o); got.Total() != want.Total() ||
+				got.Weights != want.Weights {
+				t.Errorf("%d layers: %d bytes, want %d", shape.Layers, got.Total(), want.Total())
+			}
+		}
 	}
 }

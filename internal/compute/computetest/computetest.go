@@ -854,17 +854,13 @@ var packs = []compute.Pack{
 }
 
 // attentions calls try with heads, their windows and packs; with Few it takes every fifth of them,
-// with -short and with Small every ninth: each pack and each window stands among them. Beside
-// float32's, which has those, bfloat16 then takes every 19th.
+// with -short and with Small every ninth: each pack and each window stands among them.
 func (s *suite) attentions(try func(a compute.AttnShape, p compute.Pack)) {
 	n, every := 0, 1
 	if s.Few {
 		every = 5
 		if testing.Short() || s.Small {
 			every = 9
-			if s.NarrowTol > 0 {
-				every = 19
-			}
 		}
 	}
 	for _, a := range heads {

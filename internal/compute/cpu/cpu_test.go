@@ -58,13 +58,12 @@ func TestConformance16(t *testing.T) {
 				t.Skipf("NOT TESTED: this machine cannot run the variant %q (it has %v)", variant,
 					Variants16())
 			}
-			if !hostile.Long() && variant != fastest {
-				t.Skip("slow: in a long run, but for the variant that this machine computes with")
+			if !hostile.Long() && variant != fastest || testing.Short() {
+				t.Skip("slow: in a long run, but for the variant that this machine computes with; not with -short")
 			}
 			contract := computetest.Contract{Tol: 2e-6, NarrowTol: 8e-3, Align: 1, Alone: true}
 			if variant != fastest || !hostile.Long() {
 				contract.Workers, contract.Few = []int{2, 3}, !hostile.Long()
-				contract.Small = testing.Short() // TestConformance has them
 			}
 			computetest.Run(t, func(workers int) (compute.Backend, error) {
 				return New(Options{Workers: workers, Variant: variant, Precision: BF16})

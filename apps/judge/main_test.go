@@ -1,0 +1,10 @@
+package judge
+
+import (
+	"os"
+	"testing"
+
+	"gad/internal/hostile"
+)
+
+func TestMain(m *testing.M) { os.Exit(hostile.Main(m)) }
