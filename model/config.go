@@ -744,8 +744,9 @@ func (c Config) CheckDevice(f Footprint) error {
 			"model: keys \"attn_logit_softcapping\" and \"final_logit_softcapping\": %g and %g: %w on this device: use --device cpu", c.ScoreCap, c.LogitCap, ErrUnsupported)
 	}
 	if c.Stateful() && f.DeltaState(c.Mixer.shape()) == 0 {
-		return fmt.Errorf("model: layers of the gated delta rule: %w on this device: use --device cpu",
-			ErrUnsupported)
+		return fmt.Errorf(
+			"model: key \"linear_key_head_dim\": %d: a gated delta rule of such keys is %w on this device: use --device cpu",
+			c.Mixer.KeyDim, ErrUnsupported)
 	}
 	return nil
 }
@@ -1126,6 +1127,16 @@ func (c *Config) states(f Footprint, i int) []int {
 // Stateful reports whether generation keeps states of sequences beside the caches by position.
 func (c Config) Stateful() bool {
 	return c.Mixer.Layers != nil && architecture.Families[c.Architecture].Mixer == architecture.DeltaRule
+}
+
+// Stated returns the elements, of float32, of the states of a sequence, which each of its tokens reads
+// and writes.
+func (c Config) Stated() int {
+	if !c.Stateful() {
+		return 0
+	}
+	x := c.Mixer
+	return c.mixedLayers() * ((x.Taps-1)*x.mixed() + x.values()*x.KeyDim)
 }
 
 // Cached returns the elements of generation's caches for one position of a sequence: keys and

@@ -1,7 +1,9 @@
 package model
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"gad/internal/compute"
@@ -214,5 +216,17 @@ func TestPlanOfDeltaRule(t *testing.T) {
 		}
 		must(t, m.Close())
 		must(t, be.Close())
+	}
+}
+
+// A device without kernels for so wide keys refuses the model by name.
+func TestDeviceRefusesDeltaRule(t *testing.T) {
+	c := tiny("Qwen3_5")
+	must(t, c.CheckDevice(cuda.Options{}))
+	c.Mixer.KeyDim = 256
+	must(t, c.CheckDevice(cpu.Footprint{}))
+	if err := c.CheckDevice(cuda.Options{}); !errors.Is(err, ErrUnsupported) ||
+		!strings.Contains(err.Error(), "gated delta rule") {
+		t.Errorf("%v", err)
 	}
 }

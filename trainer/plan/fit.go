@@ -401,9 +401,9 @@ func (a pace) step(p *Plan, c config.Config) float64 {
 	sampling := func(x config.Pass) float64 {
 		answers := prompts * float64(x.Students)
 		slots := min(float64(p.slots(c)), answers)
-		cached := narrow * float64(a.shape.Cached())
+		cached, states := narrow*float64(a.shape.Cached()), 2*4*float64(a.shape.Stated())
 		// a token of all slots
-		each := max((weights*narrow+slots*cached*(prompt+answer/2))/a.memory, slots*token)
+		each := max((weights*narrow+slots*(cached*(prompt+answer/2)+states))/a.memory, slots*token)
 		seconds := prompts*prompt*token + answers*answer/slots*each
 		if c.Actor.LoRA.On() && !c.Merges(p.Stage) {
 			seconds *= unmergedSampling
