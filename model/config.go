@@ -740,7 +740,8 @@ func (x Mixer) validate(arch string, fam architecture.Family, layers int) error 
 // CheckDevice refuses a model that the backend cannot compute.
 func (c Config) CheckDevice(f Footprint) error {
 	if c.Stateful() && f.DeltaState(c.Mixer.shape()) == 0 {
-		return fmt.Errorf("model: key \"linear_key_head_dim\": %d: %w on this device: use --device cpu",
+		return fmt.Errorf(
+			"model: key \"linear_key_head_dim\": %d: a gated delta rule of such keys is %w on this device: use --device cpu",
 			c.Mixer.KeyDim, ErrUnsupported)
 	}
 	return nil
@@ -1122,6 +1123,16 @@ func (c *Config) states(f Footprint, i int) []int {
 // Stateful reports whether generation keeps states of sequences beside the caches by position.
 func (c Config) Stateful() bool {
 	return c.Mixer.Layers != nil && architecture.Families[c.Architecture].Mixer == architecture.DeltaRule
+}
+
+// Stated returns the elements, of float32, of the states of a sequence, which each of its tokens reads
+// and writes.
+func (c Config) Stated() int {
+	if !c.Stateful() {
+		return 0
+	}
+	x := c.Mixer
+	return c.mixedLayers() * ((x.Taps-1)*x.mixed() + x.values()*x.KeyDim)
 }
 
 // Cached returns the elements of generation's caches for one position of a sequence: keys and

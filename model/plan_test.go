@@ -1,7 +1,9 @@
 package model
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"gad/internal/compute"
@@ -201,7 +203,30 @@ func TestPlanOfDeltaRule(t *testing.T) {
 		if d := float64(plan.Total())/float64(peak) - 1; d < -0.05 || d > 0.05 {
 			t.Errorf("%+v: planned %d bytes (%+v), took %d", o, plan.Total(), plan, peak)
 		}
+		states := int64(0) // of 24 samples and of a prompt
+		for i := range c.Layers {
+			for _, n := range c.states(be, i) {
+				states += be.Block(4 * 25 * int64(n))
+			}
+		}
+		if attention := c.withLayers([]int{3}).Plan(be, o); o.Slots > 0 &&
+			plan.Cache != attention.Cache+states {
+			t.Errorf("caches of %d bytes: want %d by position, %d of states", plan.Cache,
+				attention.Cache, states)
+		}
 		must(t, m.Close())
 		must(t, be.Close())
+	}
+}
+
+// A device without kernels for so wide keys refuses the model by name.
+func TestDeviceRefusesDeltaRule(t *testing.T) {
+	c := tiny("Qwen3_5")
+	must(t, c.CheckDevice(cuda.Options{}))
+	c.Mixer.KeyDim = 256
+	must(t, c.CheckDevice(cpu.Footprint{}))
+	if err := c.CheckDevice(cuda.Options{}); !errors.Is(err, ErrUnsupported) ||
+		!strings.Contains(err.Error(), "gated delta rule") {
+		t.Errorf("%v", err)
 	}
 }

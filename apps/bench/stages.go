@@ -307,7 +307,7 @@ func (g *game) continuation(times float64, before, n, length, heads int) work {
 
 // sampling returns the work of n answers to each of prompts: prompts pass once, then New-1 steps
 // compute a token of every answer. Each step reads all weights, and the keys and values that it
-// attends to, a prompt's once for all its answers.
+// attends to, a prompt's once for all its answers; it reads and writes the states of all answers.
 func (g *game) sampling(prompts, n int) work {
 	l, c, e := g.load, g.cfg, elementsOf(g.be)
 	w := g.pass(1, prompts, l.Prompt, prompts)
@@ -317,7 +317,7 @@ func (g *game) sampling(prompts, n int) work {
 	w.FLOPs += answers * steps * c.FLOPsPerToken(middle, true)
 	cached := float64(prompts*l.Prompt) + answers*float64(l.New)/2
 	w.Bytes = steps * (e.Weight*float64(c.ParamCount(model.LM)) +
-		e.Narrow*cached*float64(c.Cached()))
+		e.Narrow*cached*float64(c.Cached()) + 2*e.Wide*answers*float64(c.Stated()))
 	w.tokens = prompts * n * l.New
 	return w
 }

@@ -407,9 +407,9 @@ func (a pace) step(p *Plan, c config.Config) float64 {
 			answers, before, after = asked, prompt+answer+notes, notes
 		}
 		slots := min(float64(p.slots(c)), answers)
-		cached := narrow * float64(a.shape.Cached())
+		cached, states := narrow*float64(a.shape.Cached()), 2*4*float64(a.shape.Stated())
 		// a token of all slots
-		each := max((weights*narrow+slots*cached*(before+after/2))/a.memory, slots*token)
+		each := max((weights*narrow+slots*(cached*(before+after/2)+states))/a.memory, slots*token)
 		seconds := asked*before*token + answers*after/slots*each
 		if c.Actor.LoRA.On() && !c.Merges(p.Stage) {
 			seconds *= unmergedSampling

@@ -229,8 +229,9 @@ func (p Pace) answers(c model.Config, chunks model.Chunks, prompts, lengths []in
 	steps := max(float64(longest), float64(tokens)/float64(slots))
 	mean := context / max(float64(tokens), 1)
 	scale := c.FLOPsPerToken(mean, true) / c.FLOPsPerToken(probeDecode/2, true)
-	// A step for one answer reads the weights; keys and values are read at the same rate.
-	cache := mean * float64(c.Cached()) / float64(c.ParamCount(model.LM)) *
+	// A step for one answer reads the weights; keys and values are read at the same rate, and states
+	// read and written.
+	cache := (mean*float64(c.Cached()) + 2*float64(c.Stated())) / float64(c.ParamCount(model.LM)) *
 		p.Decode
 	return p.passOf(c, prompts, false) + steps*p.Decode + float64(tokens)*(p.Slot*scale+cache)
 }
