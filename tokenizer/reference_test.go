@@ -181,8 +181,8 @@ func TestReferenceRandomTexts(t *testing.T) {
 }
 
 func TestReferenceLongText(t *testing.T) {
-	for _, shape := range shapes {
-		if testing.Short() && shape != "llama3" {
+	for i, shape := range shapes {
+		if testing.Short() && shape != "llama3" || !hostile.InTurn(i, 0, 2) {
 			continue
 		}
 		tok, e := readExpected(t, shape)

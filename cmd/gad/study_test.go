@@ -211,16 +211,6 @@ func TestStudyMistakes(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "out", "stages")); err == nil {
 		t.Error("a stage was begun")
 	}
-	for args, want := range map[string]string{
-		"":          "gad: study: the study file is missing: gad study FILE (see doc/study.md)\n",
-		"a b":       "gad: study: unexpected argument \"b\": this command takes one file\n",
-		"--jobs -1": "gad: study: --jobs -1: must be at least 0\n",
-	} {
-		if code, _, said := gad(append([]string{"study"},
-			strings.Fields(args)...)...); code != exitUsage || said != want {
-			t.Errorf("%q: exit status %d: %s", args, code, said)
-		}
-	}
 }
 
 // The tables of a finished study are printed from their file of data, and run nothing.
@@ -230,25 +220,5 @@ func TestStudyTables(t *testing.T) {
 	if said != "" || !strings.HasPrefix(out, "# two forms, the commoner one out of reach\n") ||
 		!strings.Contains(out, "\n| GAD | 0.889 [0.861, 0.917] | ") {
 		t.Errorf("prints\n%.300s\nand says %q", out, said)
-	}
-	odd := filepath.Join(t.TempDir(), "odd.tsv")
-	if err := os.WriteFile(odd, []byte("a\tb\n1\t2\t3\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		args []string
-		code int
-		want string
-	}{
-		{[]string{name}, exitUsage, "gad: study: " + name +
-			": tables of a finished study: give --table to print them\n"},
-		{[]string{"--table", "none.tsv"}, exitInput, "gad: study: none.tsv: cannot be read: "},
-		{[]string{"--table", odd}, exitInput, "gad: study: " + odd + ": line 2 has 3 cells, "},
-	} {
-		code, _, said := gad(append([]string{"study"}, c.args...)...)
-		if code != c.code || !strings.HasPrefix(said, c.want) {
-			t.Errorf("%v: exit status %d, says %q, want %d and %q", c.args, code, said, c.code,
-				c.want)
-		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Facts about a setting are tags of its field, or of the field of a group, for all settings of the
@@ -55,37 +56,64 @@ func (f fact) readBy(stage Stage) bool {
 		slices.Contains(strings.Fields(f.tag("stages")), string(stage))
 }
 
-// facts lists all settings and groups, a group before its settings.
-func (c *Config) facts() iter.Seq[fact] {
-	return func(yield func(fact) bool) { walk(reflect.ValueOf(c).Elem(), "", nil, yield) }
+// declared are the facts that hold for every Config, without values; index is a field's place.
+type declared struct {
+	fact
+	index []int
 }
 
-// walk yields the fields of the struct v, whose key is group, and of the structs in it. It returns
-// false once yield does.
-func walk(v reflect.Value, group string, tags []reflect.StructTag, yield func(fact) bool) bool {
-	for i := range v.NumField() {
-		field := v.Type().Field(i)
-		f := fact{key: field.Tag.Get("yaml"), tags: append(slices.Clone(tags), field.Tag),
-			value: v.Field(i)}
-		if group != "" {
-			f.key = group + "." + f.key
-		}
-		f.group = f.value.Kind() == reflect.Struct
-		if !yield(f) || f.group && !walk(f.value, f.key, f.tags, yield) {
-			return false
+// declarations are the settings and groups of Config in order, and the places there of the settings
+// by their keys. A run's settings are asked for one by one, some hundred times.
+var declarations = sync.OnceValues(func() (all []declared, at map[string]int) {
+	at = map[string]int{}
+	var walk func(t reflect.Type, group declared)
+	walk = func(t reflect.Type, group declared) {
+		for i := range t.NumField() {
+			field := t.Field(i)
+			d := declared{fact{key: field.Tag.Get("yaml"), group: field.Type.Kind() == reflect.Struct,
+				tags: append(slices.Clone(group.tags), field.Tag)},
+				append(slices.Clone(group.index), i)}
+			if group.key != "" {
+				d.key = group.key + "." + d.key
+			}
+			if all = append(all, d); d.group {
+				walk(field.Type, d)
+			} else if _, ok := at[d.key]; !ok {
+				at[d.key] = len(all) - 1
+			}
 		}
 	}
-	return true
+	walk(reflect.TypeFor[Config](), declared{})
+	return all, at
+})
+
+// of returns the fact with its value in a configuration.
+func (d declared) of(c *Config) fact {
+	f := d.fact
+	f.value = reflect.ValueOf(c).Elem().FieldByIndex(d.index)
+	return f
+}
+
+// facts lists all settings and groups, a group before its settings.
+func (c *Config) facts() iter.Seq[fact] {
+	return func(yield func(fact) bool) {
+		all, _ := declarations()
+		for _, d := range all {
+			if !yield(d.of(c)) {
+				return
+			}
+		}
+	}
 }
 
 // find returns the setting key; ok is false if it does not exist.
 func (c *Config) find(key string) (f fact, ok bool) {
-	for f := range c.facts() {
-		if f.key == key && !f.group {
-			return f, true
-		}
+	all, at := declarations()
+	i, ok := at[key]
+	if !ok {
+		return f, false
 	}
-	return f, false
+	return all[i].of(c), true
 }
 
 // Ignores returns why a run of the stage does not read the setting key; "" if it does.

@@ -64,6 +64,7 @@ func TestConformance16(t *testing.T) {
 			contract := computetest.Contract{Tol: 2e-6, NarrowTol: 8e-3, Align: 1, Alone: true}
 			if variant != fastest || !hostile.Long() {
 				contract.Workers, contract.Few = []int{2, 3}, !hostile.Long()
+				contract.Small = !hostile.Long() // TestConformance has them
 			}
 			computetest.Run(t, func(workers int) (compute.Backend, error) {
 				return New(Options{Workers: workers, Variant: variant, Precision: BF16})
