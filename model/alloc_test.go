@@ -112,7 +112,8 @@ func allocConfig(arch string) Config {
 
 func allocTrain(t *testing.T, be compute.Backend) {
 	for _, recompute := range []bool{false, true} {
-		m, err := New(be, allocConfig("Qwen3"), Options{Trainable: true, Recompute: recompute, Repeat: true})
+		m, err := New(be, allocConfig("Qwen3"), Options{Trainable: true, Recompute: recompute,
+			Repeat: true})
 		must(t, err)
 		o, err := NewOptimizer(m, adamw())
 		must(t, err)
