@@ -255,8 +255,8 @@ func (a *Actor) Answers(ctx context.Context, prompts [][]int32, n int, begun []m
 		Chunks: a.roll.Thought(), Begun: begun, EOS: eos}, key, progress)
 }
 
-// Texts samples one text of at most maxNew tokens after each prompt [P], which is no answer to learn
-// from, with the sampling settings of Rollout.
+// Texts samples one text of at most maxNew tokens after each prompt [P], which is no answer to
+// learn from, with the sampling settings of Rollout.
 func (a *Actor) Texts(ctx context.Context, prompts [][]int32, maxNew int, eos []int32, key Key,
 	progress func(int)) (texts []model.Completion, err error) {
 	out, err := a.generate(ctx, prompts, model.SampleOptions{N: 1, MaxNew: maxNew, EOS: eos}, key,

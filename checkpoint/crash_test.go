@@ -239,7 +239,8 @@ func scenarios(t *testing.T) []scenario {
 }
 
 // seeds is how many clones are looked at where chance plays a part.
-var seeds = flag.Int("seeds", 0, "crashed states to look at for each operation and share of unsynced data kept; 0: 2, and 6 with GAD_LONG and where a sync is left out")
+var seeds = flag.Int("seeds", 0,
+	"crashed states to look at for each operation and share of unsynced data kept; 0: 2, and 6 with GAD_LONG and where a sync is left out")
 
 // clones returns the number of crashed states of each operation and share, where a sync is left out
 // or none is.

@@ -1122,11 +1122,12 @@ func (c *Config) states(f Footprint, i int) []int {
 
 // Stateful reports whether generation keeps states of sequences beside the caches by position.
 func (c Config) Stateful() bool {
-	return c.Mixer.Layers != nil && architecture.Families[c.Architecture].Mixer == architecture.DeltaRule
+	return c.Mixer.Layers != nil &&
+		architecture.Families[c.Architecture].Mixer == architecture.DeltaRule
 }
 
-// Stated returns the elements, of float32, of the states of a sequence, which each of its tokens reads
-// and writes.
+// Stated returns the elements, of float32, of the states of a sequence, which each of its tokens
+// reads and writes.
 func (c Config) Stated() int {
 	if !c.Stateful() {
 		return 0

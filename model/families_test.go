@@ -69,7 +69,10 @@ func particulars(f architecture.Family) (list []string) {
 		{f.Mixer == architecture.ShortConv, "layers of a gated short convolution"},
 		{f.Mixer == architecture.DeltaRule, "layers of the gated delta rule"},
 		{s.OutGate, "attention's output gated"},
-		{slices.ContainsFunc(f.Fused, func(x architecture.Fused) bool { return len(x.Parts) > 1 && !x.ByHead }),
+		{slices.ContainsFunc(f.Fused, func(x architecture.Fused) bool {
+			return len(x.Parts) > 1 &&
+				!x.ByHead
+		}),
 			"fused projections"},
 	} {
 		if x.has {

@@ -250,8 +250,8 @@ func (m *network) attendPack(i int, b *block, posN []int32) {
 	m.be.Attention(b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, m.attnShape(l), m.pk.Pack)
 }
 
-// recur computes the convolution and the gated delta rule of layer i over a pack, from the states of
-// both and to them.
+// recur computes the convolution and the gated delta rule of layer i over a pack, from the states
+// of both and to them.
 func (m *network) recur(i int, b *block, pack compute.Pack, conv, rule compute.States) {
 	p, d := &m.blocks[i], b.delta
 	m.be.SiLUConv(d.cNW, d.xNW, p.conv, pack, conv)

@@ -72,7 +72,8 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		return compute.Tensor{}
 	}
 	var a acts
-	work := compute.Work{Hidden: c.Hidden, Widest: max(c.FFN, c.Hidden, c.Heads*c.HeadDim, c.mixerWidth()),
+	work := compute.Work{Hidden: c.Hidden, Widest: max(c.FFN, c.Hidden, c.Heads*c.HeadDim,
+		c.mixerWidth()),
 		Vocab: all.head.Rows, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
 		Trainable: o.Trainable, Tokens: o.Tokens, Rows: o.Tokens, Taps: c.taps(), Delta: c.Mixer.shape()}
 	if o.Tokens > 0 {

@@ -102,7 +102,8 @@ func TestPlanOfLentCache(t *testing.T) {
 		{0, 3, 1 << 20, 3 * 2 << 20},
 		{0, 3, 1<<20 + 1, 3 * 4 << 20},
 	} {
-		if got := cacheBytes(f, c.room, slices.Repeat([]elements{{compute.Narrow, c.n}}, c.caches)); got != c.want {
+		if got := cacheBytes(f, c.room, slices.Repeat([]elements{{compute.Narrow, c.n}},
+			c.caches)); got != c.want {
 			t.Errorf("%d caches of %d in a buffer of %d: %d bytes beside it, want %d", c.caches,
 				c.n, c.room, got, c.want)
 		}
@@ -163,8 +164,8 @@ func TestPlanOfTurns(t *testing.T) {
 	must(t, student.Close())
 }
 
-// On the CPU the plan of layers of the gated delta rule is what they take, within 5 %: the operation's
-// scratch memory, the states of sequences.
+// On the CPU the plan of layers of the gated delta rule is what they take, within 5 %: the
+// operation's scratch memory, the states of sequences.
 func TestPlanOfDeltaRule(t *testing.T) {
 	c := tiny("Qwen3_5")
 	c.Hidden, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.RotaryDim, c.FFN = 128, 4, 4, 2, 64, 16, 320

@@ -9,8 +9,8 @@ import (
 )
 
 // A state that hardly decays gets into no other sequence of a pack, and a sampler that computes
-// prompts in parts and forks them goes on from it: a decay that is fast hides both. Others' reports:
-// packs without borders, parts of a prompt that begin anew.
+// prompts in parts and forks them goes on from it: a decay that is fast hides both. Others'
+// reports: packs without borders, parts of a prompt that begin anew.
 func TestSlowDecay(t *testing.T) {
 	onBackends(t, func(t *testing.T, be compute.Backend) {
 		m := load(t, be, "qwen3_5", Options{})

@@ -65,9 +65,9 @@ func TestStreetFolders(t *testing.T) {
 	}
 }
 
-// Folders of Qwen3.5 as others leave them: layers that draft tokens beside the others, which are not
-// read; and a folder whose convolutions lie otherwise, as another framework stores them, which is
-// refused.
+// Folders of Qwen3.5 as others leave them: layers that draft tokens beside the others, which are
+// not read; and a folder whose convolutions lie otherwise, as another framework stores them, which
+// is refused.
 func TestStreetQwen35(t *testing.T) {
 	be := ref.New()
 	want := load(t, be, "qwen3_5", Options{Kind: LM})
@@ -108,8 +108,10 @@ func TestStreetQwen35(t *testing.T) {
 		}
 		return n
 	}
-	for name, rename := range map[string]func(string) string{"a language model": nil, "its text": text} {
-		got, err := more(map[string][]int{"mtp.fc.weight": {4}, "mtp.layers.0.input_layernorm.weight": {4}},
+	for name, rename := range map[string]func(string) string{"a language model": nil,
+		"its text": text} {
+		got, err := more(map[string][]int{"mtp.fc.weight": {4},
+			"mtp.layers.0.input_layernorm.weight": {4}},
 			rename)
 		must(t, err)
 		sameWeights(t, name, got, want)
@@ -145,7 +147,8 @@ func TestStreetAdaptersOfText(t *testing.T) {
 	for i, p := range got.params {
 		same(t, p.Name, values(be, p.W), values(be, want.params[i].W))
 	}
-	_, err = parseAdapterConfig([]byte(`{"peft_type":"LORA","r":2,"lora_alpha":4,"target_modules":["in_proj_q"]}`),
+	_, err = parseAdapterConfig(
+		[]byte(`{"peft_type":"LORA","r":2,"lora_alpha":4,"target_modules":["in_proj_q"]}`),
 		func() []string { return nil })
 	if err == nil || !strings.Contains(err.Error(), `"in_proj_q"`) {
 		t.Errorf("a part of in_proj_qkv: %v", err)

@@ -83,6 +83,6 @@ var ggmlPre = map[string]struct{ merges, ignores, differs string }{
 const patternQwen35 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
 // rewrittenWords are the texts that llama.cpp's form of two patterns cuts in other places
-// (src/llama-vocab.cpp): a letter outside of ASCII counts as a small and as a capital one there, and
-// a combining mark ends a word.
+// (src/llama-vocab.cpp): a letter outside of ASCII counts as a small and as a capital one there,
+// and a combining mark ends a word.
 const rewrittenWords = "words with combining marks (Hindi, Thai), and capitals outside of ASCII inside a word"

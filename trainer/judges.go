@@ -543,11 +543,13 @@ func (w *ownNotes) try(x noted, _ int, _ *start) error {
 		return fmt.Errorf("coach.command: %w", err)
 	}
 	if most := w.longest - w.answer; ids == nil || len(ids) > most {
-		return fmt.Errorf("%w: coach.question: without an answer it has more than %d tokens for row %d (data.max_prompt_length + coach.max_tokens): raise coach.max_tokens, or shorten the question", config.ErrConfig, most, x.Row.Row)
+		return fmt.Errorf(
+			"%w: coach.question: without an answer it has more than %d tokens for row %d (data.max_prompt_length + coach.max_tokens): raise coach.max_tokens, or shorten the question", config.ErrConfig, most, x.Row.Row)
 	}
 	n, most := w.longest+c.Coach.MaxTokens, t.actor.Model().Config().MaxPosition
 	if most > 0 && n > most {
-		return fmt.Errorf("%w: coach.command %s: a question with its notes has up to %d tokens (data.max_prompt_length + the longest answer + 2 * coach.max_tokens), but max_position_embeddings is %d: lower them", config.ErrConfig, config.StudentCoach, n, most)
+		return fmt.Errorf(
+			"%w: coach.command %s: a question with its notes has up to %d tokens (data.max_prompt_length + the longest answer + 2 * coach.max_tokens), but max_position_embeddings is %d: lower them", config.ErrConfig, config.StudentCoach, n, most)
 	}
 	return nil
 }

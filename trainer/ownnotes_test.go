@@ -239,7 +239,8 @@ func TestOwnNotesSettings(t *testing.T) {
 		"coach.question={prompt}": "coach.question must have {answer} once: give a text such as ",
 		"coach.question={answer}": "coach.question must have {prompt} once: give a text such as ",
 		"coach.max_tokens=26":     "coach.command @student: a question with its notes has up to 130 tokens (data.max_prompt_length + the longest answer + 2 * coach.max_tokens), but max_position_embeddings is 128: lower them",
-		"data.max_prompt_length=40 coach.question={prompt}" + strings.Repeat("+1+2+3", 9) + "{answer}": "coach.question: without an answer it has more than 64 tokens for row 0 (data.max_prompt_length + coach.max_tokens): raise coach.max_tokens, or shorten the question",
+		"data.max_prompt_length=40 coach.question={prompt}" + strings.Repeat("+1+2+3",
+			9) + "{answer}": "coach.question: without an answer it has more than 64 tokens for row 0 (data.max_prompt_length + coach.max_tokens): raise coach.max_tokens, or shorten the question",
 	} {
 		run := filepath.Join(t.TempDir(), "run")
 		wantError(t, openError(t, settings(config.OPD, run, ownCoach(strings.Fields(more)...)...),

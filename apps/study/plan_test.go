@@ -93,7 +93,8 @@ func TestNamedSettings(t *testing.T) {
 
 // Each path of a list is relative to the study's file, and {student} is no path.
 func TestListsOfPaths(t *testing.T) {
-	path := write(t, "data: a\nmodel: b\nseeds: [7]\neval: {data: c}\narms: {one: [{run: opd, data: 'x:/y:../z', teacher: '{student}'}]}\n")
+	path := write(t,
+		"data: a\nmodel: b\nseeds: [7]\neval: {data: c}\narms: {one: [{run: opd, data: 'x:/y:../z', teacher: '{student}'}]}\n")
 	p, err := Read(path)
 	if err != nil {
 		t.Fatal(err)

@@ -41,9 +41,12 @@ func TestTaskCheck(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), strings.Join(want, "\n"))
 	}
 	for _, c := range []struct{ in, want string }{
-		{in.String() + "no json\n", "task check: row 161 of standard input: invalid character 'o' in literal null (expecting 'u'): give one JSON object per line"},
-		{`{"prompt":"Facing north, go left"}`, "task check: row 1 of standard input: prompt or response is missing: each row needs both"},
-		{`{"prompt":"What is 1+1?","response":"2"}`, `task check: row 1 of standard input: task: question "What is 1+1?": not a question of this task`},
+		{in.String() + "no json\n",
+			"task check: row 161 of standard input: invalid character 'o' in literal null (expecting 'u'): give one JSON object per line"},
+		{`{"prompt":"Facing north, go left"}`,
+			"task check: row 1 of standard input: prompt or response is missing: each row needs both"},
+		{`{"prompt":"What is 1+1?","response":"2"}`,
+			`task check: row 1 of standard input: task: question "What is 1+1?": not a question of this task`},
 	} {
 		if err := CheckRows(strings.NewReader(c.in), &out); err == nil ||
 			!strings.Contains(err.Error(), c.want) {

@@ -197,11 +197,13 @@ func TestExportGGUFNotesAPattern(t *testing.T) {
 		t.Fatal(err)
 	}
 	if printed, _ := must(t, "export", "--model", "hf", "--output", "s.gguf", "--gguf",
-		"f16"); strings.Count(printed, "GGUF f16; llama.cpp has its own form of the tokenizer's pattern") != 1 {
+		"f16"); strings.Count(printed,
+		"GGUF f16; llama.cpp has its own form of the tokenizer's pattern") != 1 {
 		t.Errorf("prints %q", printed)
 	}
 	must(t, "export", "--model", "s.gguf", "--output", "back")
-	if got := fileText(filepath.Join("back", "tokenizer.json")); !strings.Contains(got, `p{N}{1,3}| ?[^`) {
+	if got := fileText(filepath.Join("back", "tokenizer.json")); !strings.Contains(got,
+		`p{N}{1,3}| ?[^`) {
 		t.Errorf("read back, the pattern is lost: %.600s", got)
 	}
 	if printed, _ := must(t, "export", "--model", "student", "--output", "plain.gguf", "--gguf",

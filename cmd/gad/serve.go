@@ -183,7 +183,8 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 		all, _ := m.Backend.Memory()
 		fmt.Fprintf(p.out, "memory: %.3g GB of weights, up to %.3g GB for keys and values (--cache-tokens %d), which fills as requests come\n", float64(weights)/1e9, float64(all-weights)/1e9, s.CacheTokens())
 		if m.Config().Stateful() && !o.Forget {
-			fmt.Fprintln(p.out, "no prefix cache: layers of this model keep a state of each sequence, so every prompt is computed anew")
+			fmt.Fprintln(p.out,
+				"no prefix cache: layers of this model keep a state of each sequence, so every prompt is computed anew")
 		}
 		fmt.Fprintf(p.out, "serving %s on http://%s/v1\n", o.Name, address)
 	}

@@ -418,8 +418,8 @@ type Backend interface {
 	//   v[n,d] = Σ_j w.W[d,j]*x[back(n,J-1-j),d], j ascending;  y[n,d] = silu(v[n,d])
 	// back(n,i) is the i-th token before n in n's sequence; terms before the sequence's first token
 	// are left out. The state behind a token is the last J-1 rows of x of its sequence, the oldest
-	// first, with zeros before the first [J-1,D]. x and y are Narrow, and do not overlap. The bits of a row do not
-	// depend on whether its sequence shares a prefix, or is cut by states.
+	// first, with zeros before the first [J-1,D]. x and y are Narrow, and do not overlap. The bits of
+	// a row do not depend on whether its sequence shares a prefix, or is cut by states.
 	SiLUConv(yND, xND Tensor, w *Param, p Pack, st States)
 	// SiLUConvGrad overwrites dx:
 	//   dv = dy*silu'(v);  dx[m,d] = Σ w.W[d,J-1-i]*dv[n,d] over the n and i with back(n,i) = m,

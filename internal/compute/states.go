@@ -77,8 +77,9 @@ func (st States) Check(op string, p Pack, width int) {
 }
 
 // Back appends to list the rows that each token of p sees last, its own the last [N,J]. It also
-// returns those that the next token behind each segment would see, without its own [S,J-1]. A number from 0 on is a row of
-// the pack, -1 is none, and -2 less r is row r of the states, J-1 rows a slot.
+// returns those that the next token behind each segment would see, without its own [S,J-1]. A
+// number from 0 on is a row of the pack, -1 is none, and -2 less r is row r of the states, J-1 rows
+// a slot.
 func (st States) Back(list []int32, p Pack, J int) (back, behind []int32) {
 	before := make([]int32, J-1) // J-1 rows before a segment, and then those of its tokens
 	for n := range p.Segments() {

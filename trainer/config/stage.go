@@ -173,8 +173,8 @@ func (c CoachConfig) ByStudent(stage Stage) bool {
 	return c.On(stage) && c.Command == StudentCoach
 }
 
-// OwnNotes returns the longest notes, in tokens, that the student of a stage writes on an answer; 0:
-// it writes none.
+// OwnNotes returns the longest notes, in tokens, that the student of a stage writes on an answer;
+// 0: it writes none.
 func (c CoachConfig) OwnNotes(stage Stage) int {
 	if !c.ByStudent(stage) {
 		return 0

@@ -68,7 +68,9 @@ func WithNotes(r data.Row, template, notes string) (data.Row, error) {
 // prompt_ids.
 func WithAnswer(r data.Row, template, answer string) (data.Row, error) {
 	if len(r.PromptIDs) > 0 || len(r.Messages) == 0 {
-		return r, fmt.Errorf("data: row %d: has prompt_ids, about which nothing can be asked: give rows with messages", r.Index)
+		return r, fmt.Errorf(
+			"data: row %d: has prompt_ids, about which nothing can be asked: give rows with messages",
+			r.Index)
 	}
 	r.Messages = fill(r.Messages, template, "{answer}", answer)
 	return r, nil

@@ -85,7 +85,8 @@ func TestGGUFRefusesDeltaRule(t *testing.T) {
 		change func(*model.Config)
 		want   string
 	}{
-		{func(c *model.Config) { c.Mixer.ValueDim = 6 }, "linear_key_head_dim 8 and linear_value_head_dim 6"},
+		{func(c *model.Config) { c.Mixer.ValueDim = 6 },
+			"linear_key_head_dim 8 and linear_value_head_dim 6"},
 		{func(c *model.Config) { c.Mixer = model.Mixer{} }, "linear_key_head_dim 0"},
 		{func(c *model.Config) { c.Mixer.Taps = 1 }, "a convolution of 1 token"},
 		{func(c *model.Config) { c.RMSEps = 1e-5 }, "rms_norm_eps 1e-05"},

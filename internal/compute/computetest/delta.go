@@ -223,7 +223,8 @@ func (c *sample) delta(shape compute.DeltaShape, p compute.Pack, shift [3]float3
 }
 
 // gatedDelta: against the reference; each sequence by itself and cut by states, with the same bits
-// if the backend promises that. States have an order of the backend's own, so they are not compared.
+// if the backend promises that. States have an order of the backend's own, so they are not
+// compared.
 func (s *suite) gatedDelta() {
 	if noDelta(s) {
 		return
@@ -257,8 +258,8 @@ func (s *suite) gatedDelta() {
 }
 
 // deltaTree computes a pack whose root segments, every second one, go on from the state behind 61
-// tokens; then one token behind each segment, from the state that the pack left there. Each sequence
-// in one call has the same bits, if the backend promises that.
+// tokens; then one token behind each segment, from the state that the pack left there. Each
+// sequence in one call has the same bits, if the backend promises that.
 func (s *suite) deltaTree(shape compute.DeltaShape, p compute.Pack) {
 	const history = 61
 	H, F, C, S := shape.H, shape.F, shape.Width(), p.Segments()

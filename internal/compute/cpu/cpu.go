@@ -751,8 +751,8 @@ func (b *Backend) GLU(yNF, gateNF, upNF compute.Tensor) {
 	})
 }
 
-// GLUGrad computes the gradient of GLU: b.y is dgate, b.x dup, b.w GLU's output. dgate may be dy, so
-// an element is read before its places are written.
+// GLUGrad computes the gradient of GLU: b.y is dgate, b.x dup, b.w GLU's output. dgate may be dy,
+// so an element is read before its places are written.
 func (b *Backend) GLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	const op = "GLUGrad"
 	n := gateNF.Len()

@@ -16,10 +16,10 @@ import (
 //	o_i = Γ_i*q̂_iᵀS + Σ_{j<=i} D_ij*(q̂_i·k̂_j)*u_j
 //
 // and behind its last token n the state is Γ_n*S + Σ_j D_nj*k̂_j⊗u_j: products of matrices but for
-// the solution of a triangular system, which goes by blocks of rows. Every element is one chain over
-// ascending indices, whatever rows a call has. So a state that is kept holds S, and k̂, u and g of
-// the tokens since: a call that goes on from it, with one token or with a branch, gives the bits of
-// the whole.
+// the solution of a triangular system, which goes by blocks of rows. Every element is one chain
+// over ascending indices, whatever rows a call has. So a state that is kept holds S, and k̂, u and
+// g of the tokens since: a call that goes on from it, with one token or with a branch, gives the
+// bits of the whole.
 
 // deltaChunk is the tokens of a chunk: a multiple of each variant's nr.
 const deltaChunk = 32

@@ -9,8 +9,8 @@ import (
 
 // BenchmarkGatedDelta relates the gated delta rule to attention, in turn: 2,048 tokens of Qwen3.5's
 // 0.8B (16 heads of 128 and 128; attention has 8 heads of 256 and 2 of keys), in GFLOP/s of the
-// minimum of each (compute.Elements), their ratio, and tokens a second; and of a decoding step of 16
-// sequences. One worker: on a shared machine two seldom run at once.
+// minimum of each (compute.Elements), their ratio, and tokens a second; and of a decoding step of
+// 16 sequences. One worker: on a shared machine two seldom run at once.
 func BenchmarkGatedDelta(bm *testing.B) {
 	const N = 2048
 	s := compute.DeltaShape{K: 16, H: 16, E: 128, F: 128}

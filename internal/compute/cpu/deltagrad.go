@@ -8,8 +8,8 @@ import (
 )
 
 // The gradient goes through the chunks twice: forward, to keep u, g and the states behind whole
-// chunks, and backward. With dS' the gradient by the state behind a whole chunk (of n tokens), w_i =
-// β_i*du_i, and the names of delta.go,
+// chunks, and backward. With dS' the gradient by the state behind a whole chunk (of n tokens), w_i
+// = β_i*du_i, and the names of delta.go,
 //
 //	du_j = Σ_{i>=j} D_ij*(q̂_i·k̂_j)*do_i + D_nj*dS'ᵀk̂_j - Σ_{i>j} D_ij*(k̂_i·k̂_j)*w_i
 //	dv_i = w_i;  db_i = (1-β_i)*du_i·u_i
@@ -17,10 +17,10 @@ import (
 //	dk̂_j += Σ_{i>=j} D_ij*(do_i·u_j)*q̂_i - Σ_{i>j} D_ij*(w_i·u_j)*k̂_i + D_nj*dS' u_j
 //	dS = Γ_n*dS' + Σ_i Γ_i*(q̂_i⊗do_i - k̂_i⊗w_i)
 //
-// and the gradient by the decay of token t is Σ_{i>=t} (do_i·o_i - w_i·v_i) + Σ dS'∘S' over the rest
-// of its chunk, since what scales g_i by a little scales o_i and v_i's part of u_i alike. A branch
-// that begins inside a chunk adds to du and dk̂ of the tokens before it, and to the gradient of their
-// decays; these are its ancestors', which are taken after it.
+// and the gradient by the decay of token t is Σ_{i>=t} (do_i·o_i - w_i·v_i) + Σ dS'∘S' over the
+// rest of its chunk, since what scales g_i by a little scales o_i and v_i's part of u_i alike. A
+// branch that begins inside a chunk adds to du and dk̂ of the tokens before it, and to the gradient
+// of their decays; these are its ancestors', which are taken after it.
 
 // deltaGrad is what the tasks of GatedDeltaGrad read besides.
 type deltaGrad struct {
@@ -354,8 +354,8 @@ func (a *deltaArgs) behind(x *deltaValue) {
 	}
 }
 
-// solveBack adds to du what the outputs give, and goes back through the triangle: blocks of rows, the
-// last first, whose w is added to du of the rows before.
+// solveBack adds to du what the outputs give, and goes back through the triangle: blocks of rows,
+// the last first, whose w is added to du of the rows before.
 func (a *deltaArgs) solveBack(x *deltaValue) {
 	nr, mr, w, fw, n0, ld := a.k.nr, a.k.mr, x.back, x.fwd, x.n0, x.ldW
 	for q := 0; q < a.W; q += nr {

@@ -144,8 +144,8 @@ func (l *layout) keyBlocks(rows, K, group, most, least int) *keyList {
 }
 
 // fast returns 0 or 1 for the head widths that have kernels of their own, and -1 where the generic
-// ones are needed: for soft caps, and for windows too, whether or not a sequence is longer, because a
-// row's bits must not depend on the rest of the pack.
+// ones are needed: for soft caps, and for windows too, whether or not a sequence is longer, because
+// a row's bits must not depend on the rest of the pack.
 func (b *Backend) fast(a compute.AttnShape, N int, row []int, ps ...driver.Ptr) int {
 	if b.narrow != bf16 || !(a.Scale > 0) || a.Window > 0 || a.Cap > 0 {
 		return -1

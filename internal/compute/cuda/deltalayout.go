@@ -20,9 +20,9 @@ func (Options) DeltaState(s compute.DeltaShape) int {
 }
 
 // DeltaLayout is a pack as the kernels of the gated delta rule read it: eight numbers a segment
-// (DeltaSegment in kernels/delta.cu), and of each family, a sequence or a beginning and what follows
-// it, the first segment and the one behind the last. Ends is the number of states that branches
-// begin at, and Chunks that of chunks, counted from each segment's beginning.
+// (DeltaSegment in kernels/delta.cu), and of each family, a sequence or a beginning and what
+// follows it, the first segment and the one behind the last. Ends is the number of states that
+// branches begin at, and Chunks that of chunks, counted from each segment's beginning.
 type DeltaLayout struct {
 	Segments, Families []int32
 	Ends, Chunks       int

@@ -33,8 +33,8 @@ func (b *Backend) headWork(c chunks, D, V int, grad bool) headWork {
 	return w
 }
 
-// logits queues z = invTemp*h·W, under the head's soft cap if it has one, for n rows and the columns
-// lo to hi-1.
+// logits queues z = invTemp*h·W, under the head's soft cap if it has one, for n rows and the
+// columns lo to hi-1.
 func (b *Backend) logits(op string, k headWork, h driver.Ptr, W view, n, D, lo, hi int,
 	invTemp float32) {
 	if W.t.quantised() && n > b.few && hi-lo > unpackedVocab { // not all are unpacked at once

@@ -151,8 +151,8 @@ type Fused struct {
 	ByHead bool // a head of each part in turn, instead of the parts one below the other
 }
 
-// Known reports whether the matrix is one of its own parts, under its name: who names that part means
-// the whole.
+// Known reports whether the matrix is one of its own parts, under its name: who names that part
+// means the whole.
 func (f Fused) Known() bool { return slices.Contains(f.Parts, f.Whole) }
 
 // Module returns the last part of a weight's name, which is peft's name of its linear layer.

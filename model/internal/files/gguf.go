@@ -762,9 +762,9 @@ func (f *ggufTensors) deltaHeads(c map[string]any) error {
 	return nil
 }
 
-// deltaOrder returns the row in the file of a row of a tensor of the gated delta rule; nil: the same.
-// The value heads of a key head follow one another in a folder. llama.cpp has the first of each key
-// head, then the second of each (_LinearAttentionVReorderBase of its converter).
+// deltaOrder returns the row in the file of a row of a tensor of the gated delta rule; nil: the
+// same. The value heads of a key head follow one another in a folder. llama.cpp has the first of
+// each key head, then the second of each (_LinearAttentionVReorderBase of its converter).
 func (f *ggufTensors) deltaOrder(part string) func(row int) int {
 	width, first := 1, 0
 	switch {

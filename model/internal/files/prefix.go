@@ -36,8 +36,8 @@ func StripPrefix(f Tensors) Tensors {
 	return f
 }
 
-// ofText is what stands before the layers in the names of adapters that were trained on a model that
-// also reads images, where prefix stands in others.
+// ofText is what stands before the layers in the names of adapters that were trained on a model
+// that also reads images, where prefix stands in others.
 const ofText = "language_model."
 
 // StripText returns adapters' tensors under the names of a language model, whose layers are behind
