@@ -105,7 +105,7 @@ algos:
 # the network and its rooms
 model: comm compute folder philox safetensors architecture files logits pages rope sequence
     workspace model/internal/sampling
-model/internal/architecture: rope
+model/internal/architecture: compute rope
 model/internal/files: folder gguf safetensors rope
 model/internal/logits: compute
 model/internal/pages:

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/internal/compute"
 	"gad/model/internal/architecture"
 	"gad/model/internal/files"
 )
@@ -53,7 +54,7 @@ func particulars(f architecture.Family) (list []string) {
 		{s.QKVBias, "biases on q, k, v"},
 		{s.QKNorm == architecture.HeadNorm, "q/k norm by head"},
 		{s.QKNorm == architecture.WidthNorm, "q/k norm over all heads"},
-		{s.Act == architecture.GELUTanh, "GeGLU"},
+		{s.Act == compute.GELUTanh, "GeGLU"},
 		{f.Windows == architecture.EveryLayer, "a window of all layers"},
 		{f.Windows == architecture.LayerByType, "windows by layer"},
 		{f.LocalRope == architecture.OwnBase, "two RoPE bases"},

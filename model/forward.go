@@ -437,26 +437,6 @@ func (m *network) rmsNormGrad(dxND compute.Tensor, norm *compute.Param, dhND, xN
 	m.be.RMSNormGrad(dxND, norm, dhND, xND, rstdN, true)
 }
 
-// activate writes y, the gated activation: act(gate) * up.
-func (m *network) activate(yNF, gateNF, upNF compute.Tensor) {
-	switch m.spec.Act {
-	case architecture.SiLU:
-		m.be.SwiGLU(yNF, gateNF, upNF)
-	case architecture.GELUTanh:
-		m.be.GeGLU(yNF, gateNF, upNF)
-	}
-}
-
-// activateGrad writes the gradients of gate and up, given dy, and y again if yNF is present.
-func (m *network) activateGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
-	switch m.spec.Act {
-	case architecture.SiLU:
-		m.be.SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
-	case architecture.GELUTanh:
-		m.be.GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
-	}
-}
-
 // scale multiplies t by s, which is 1 in most families.
 func (m *network) scale(t compute.Tensor, s float64) {
 	if s != 1 {
@@ -530,7 +510,7 @@ func (m *network) mix(i int, a *acts, posN []int32, att attend) compute.Tensor {
 		m.linears(a.ps, a.hND)
 		att(i, b, posN)
 		be.RMSNorm(a.normed(d), d.rstdNH, d.oNV, p.on, eps)
-		be.SwiGLU(a.gated(d.oNV), d.zNV, a.normed(d))
+		be.Gated(compute.SiLU, a.gated(d.oNV), d.zNV, a.normed(d))
 		return a.gated(d.oNV)
 	}
 	qr, kr := b.qNHE, b.kNKE
@@ -551,7 +531,7 @@ func (m *network) mix(i int, a *acts, posN []int32, att attend) compute.Tensor {
 	}
 	m.linear(b.gateNHE, a.hND, p.wg)
 	att(i, b, posN)
-	be.GLU(a.gated(b.oNHE), b.gateNHE, b.oNHE)
+	be.Gated(compute.Sigmoid, a.gated(b.oNHE), b.gateNHE, b.oNHE)
 	return a.gated(b.oNHE)
 }
 
@@ -586,9 +566,9 @@ func (m *network) mixGrad(i int, a *acts, dy compute.Tensor, posN []int32, pack 
 	if p.wg == nil {
 		m.linearGrad(a.doNHE, p.wo, nil, dy, b.oNHE, false)
 	} else {
-		be.GLU(a.gated(b.oNHE), b.gateNHE, b.oNHE)
+		be.Gated(compute.Sigmoid, a.gated(b.oNHE), b.gateNHE, b.oNHE)
 		m.linearGrad(a.dgateNHE, p.wo, nil, dy, a.gated(b.oNHE), false)
-		be.GLUGrad(compute.Tensor{}, a.dgateNHE, a.doNHE, a.dgateNHE, b.gateNHE, b.oNHE)
+		be.GatedGrad(compute.Sigmoid, compute.Tensor{}, a.dgateNHE, a.doNHE, a.dgateNHE, b.gateNHE, b.oNHE)
 	}
 	be.AttentionGrad(a.dqNHE, a.dkNKE, a.dvNKE, a.doNHE, b.oNHE, b.lseNH, b.qNHE, b.kNKE,
 		b.vNKE, m.attnShape(l), pack)
@@ -613,9 +593,9 @@ func (m *network) deltaGrad(i int, a *acts, dy compute.Tensor, pack compute.Pack
 	be, p, b := m.be, &m.blocks[i], a.block(i)
 	d, g, n, y := b.delta, a.ddelta, a.normed(b.delta), a.gated(b.delta.oNV)
 	be.RMSNorm(n, d.rstdNH, d.oNV, p.on, m.cfg.RMSEps)
-	be.SwiGLU(y, d.zNV, n)
+	be.Gated(compute.SiLU, y, d.zNV, n)
 	m.linearGrad(g.zNV, p.wo, nil, dy, y, false)
-	be.SwiGLUGrad(compute.Tensor{}, g.zNV, g.oNV, g.zNV, d.zNV, n)
+	be.GatedGrad(compute.SiLU, compute.Tensor{}, g.zNV, g.oNV, g.zNV, d.zNV, n)
 	be.RMSNormGrad(g.oNV, p.on, g.oNV, d.oNV, d.rstdNH, false)
 	be.GatedDeltaGrad(g.cNW, g.aNH, g.bNH, g.oNV, d.oNV, d.cNW, d.aNH, d.bNH, p.logA, p.dt,
 		m.cfg.Mixer.shape(), pack)
@@ -633,7 +613,7 @@ func (m *network) forward(a *acts, ids, posN []int32, att attend) {
 	for i := range m.blocks {
 		p, b := &m.blocks[i], a.block(i)
 		m.inner(i, a, posN, att)
-		m.activate(a.actNF, b.gateNF, b.upNF)
+		m.be.Gated(m.spec.Act, a.actNF, b.gateNF, b.upNF)
 		m.add(a.output(i), b.x2ND, a.actNF, p.down, p.post2, b.added2, a.hND)
 		m.progress.report(1)
 	}
@@ -654,7 +634,7 @@ func (m *network) backward(a *acts, ids, posN []int32, pack compute.Pack, att at
 		if len(a.blocks) == 1 && i < len(m.blocks)-1 {
 			m.inner(i, a, posN, att)
 			if p.post2 != nil {
-				m.activate(a.actNF, b.gateNF, b.upNF)
+				m.be.Gated(m.spec.Act, a.actNF, b.gateNF, b.upNF)
 				m.product(a.hND, a.actNF, p.down, p.post2, b.added2)
 				m.rmsNorm(a.hND, b.rstd2N, b.x2ND, p.norm2)
 			}
@@ -673,7 +653,7 @@ func (m *network) backward(a *acts, ids, posN []int32, pack compute.Pack, att at
 			}
 		}
 		m.inputGrad(a.dgNF, p.down, dy)
-		m.activateGrad(act, a.dgNF, a.duNF, a.dgNF, b.gateNF, b.upNF)
+		m.be.GatedGrad(m.spec.Act, act, a.dgNF, a.duNF, a.dgNF, b.gateNF, b.upNF)
 		if !act.Absent() {
 			m.weightGrad(p.down, dy, act)
 		}

@@ -105,7 +105,7 @@ func (d *dry) LinearAdd(_, _, _ compute.Tensor, _ *compute.Param)               
 func (d *dry) Linears(_ []compute.Projection, _ compute.Tensor)                            {}
 func (d *dry) Rope(_ compute.Tensor, _, _ int, _ []int32, _ compute.Tensor, _ bool)        {}
 func (d *dry) CacheWrite(_, _ compute.Tensor, _ int, _ []int32)                            {}
-func (d *dry) SwiGLU(_, _, _ compute.Tensor)                                               {}
+func (d *dry) Gated(_ compute.Activation, _, _, _ compute.Tensor)                          {}
 func (d *dry) Copy(_, _ compute.Tensor)                                                    {}
 func (d *dry) Attention(_, _, _, _, _ compute.Tensor, _ compute.AttnShape, _ compute.Pack) {}
 func (d *dry) AttentionDecode(_, _, _, _ compute.Tensor, _ compute.AttnShape, p compute.Pages) {

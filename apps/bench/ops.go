@@ -253,13 +253,13 @@ func otherTrials(be compute.Backend, c model.Config, load Load) []trial {
 		}},
 		{"SwiGLU", fmt.Sprintf("%d x %d", n, c.FFN), func(b *operands) func() {
 			y, gate, up := b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN)
-			return func() { be.SwiGLU(y, gate, up) }
+			return func() { be.Gated(compute.SiLU, y, gate, up) }
 		}},
 		{"SwiGLUGrad", fmt.Sprintf("%d x %d", n, c.FFN), func(b *operands) func() {
 			y, dg, du, dy, gate, up :=
 				b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN),
 				b.t(N, n*c.FFN)
-			return func() { be.SwiGLUGrad(y, dg, du, dy, gate, up) }
+			return func() { be.GatedGrad(compute.SiLU, y, dg, du, dy, gate, up) }
 		}},
 		{"Rope", fmt.Sprintf("%d x %d x %d", n, c.Heads, c.HeadDim), func(b *operands) func() {
 			x, table := b.t(N, n*q), b.t(W, load.Length*c.HeadDim)

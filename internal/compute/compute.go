@@ -6,6 +6,7 @@
 //	states.go     what a recurrent operation keeps of a sequence, by slot
 //	moments.go    AdamW's moments in 8 bits
 //	quant.go      weights in 8 and 4 bits
+//	gated.go      the activations of gated linear units
 //	cap.go        soft caps of scores and logits
 //	check.go      checks of arguments, for all backends
 //	cost.go       the FLOPs and bytes of each operation
@@ -453,28 +454,13 @@ type Backend interface {
 	GatedDeltaGrad(dxNC, daNH, dbNH, doNHF, oNHF, xNC, aNH, bNH Tensor, A, dt *Param, s DeltaShape,
 		p Pack)
 
-	// SwiGLU: y = silu(gate)*up, silu(x) = x/(1+exp(-x)) (arXiv 2002.05202). All Narrow. gate
-	// and up may be columns, with rows as far apart.
-	SwiGLU(yNF, gateNF, upNF Tensor)
-	// SwiGLUGrad: dgate = dy*up*silu'(gate), dup = dy*silu(gate), and unless y is absent
-	// y = silu(gate)*up again, with the bits of SwiGLU; dgate may be dy. All Narrow. dy
-	// may be columns, and so may gate, up, dgate and dup together, with rows as far apart.
-	SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF Tensor)
-
-	// GeGLU: y = gelu(gate)*up with the approximation of arXiv 1606.08415 by tanh,
-	//   gelu(x) = x/2*(1 + tanh(c*(x + 0.044715*x³))) = x/(1 + exp(-2c*(x + 0.044715*x³)))
-	//   c = sqrt(2/π)
-	// Memory as SwiGLU.
-	GeGLU(yNF, gateNF, upNF Tensor)
-	// GeGLUGrad: dgate = dy*up*gelu'(gate), dup = dy*gelu(gate), and y again; all else as
-	// SwiGLUGrad. With s = gelu(x)/x, gelu'(x) = s*(1 + x*(1-s)*2c*(1 + 3*0.044715*x²)).
-	GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF Tensor)
-
-	// GLU: y = sigmoid(gate)*up, sigmoid(x) = 1/(1+exp(-x)) (arXiv 1612.08083). Memory as SwiGLU.
-	GLU(yNF, gateNF, upNF Tensor)
-	// GLUGrad: with s = sigmoid(gate), dgate = dy*up*s*(1-s), dup = dy*s, and y again; all else as
-	// SwiGLUGrad.
-	GLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF Tensor)
+	// Gated is a gated linear unit: y = act(gate)*up (arXiv 2002.05202). All Narrow. gate and up may
+	// be columns, with rows as far apart.
+	Gated(act Activation, yNF, gateNF, upNF Tensor)
+	// GatedGrad: dgate = dy*up*act'(gate), dup = dy*act(gate), and unless y is absent
+	// y = act(gate)*up again, with the bits of Gated; dgate may be dy. All Narrow. dy may be columns,
+	// and so may gate, up, dgate and dup together, with rows as far apart.
+	GatedGrad(act Activation, yNF, dgateNF, dupNF, dyNF, gateNF, upNF Tensor)
 
 	// LogProb, for the rows of h that rows selects, in chunks of the vocabulary so
 	// that no [R,V] matrix is kept, here and below with V = w.Vocab():

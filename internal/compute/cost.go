@@ -104,10 +104,10 @@ func (e Elements) RMSNormGrad(n int) Cost { return Cost{Bytes: (2*e.Wide + e.Nar
 // CacheWrite of v.
 func (e Elements) Rope(n int) Cost { return Cost{Bytes: 2 * e.Narrow * float64(n)} }
 
-// Gated is SwiGLU, GeGLU or GLU: it reads two and writes one.
+// Gated reads two and writes one.
 func (e Elements) Gated(n int) Cost { return Cost{Bytes: 3 * e.Narrow * float64(n)} }
 
-// GatedGrad is SwiGLUGrad, GeGLUGrad or GLUGrad: it reads three and writes two, and y again.
+// GatedGrad reads three and writes two, and y again.
 func (e Elements) GatedGrad(n int) Cost { return Cost{Bytes: 6 * e.Narrow * float64(n)} }
 
 // GatedConv reads b, c and x of n elements each, and writes u and y.

@@ -218,39 +218,15 @@ func (b *observed) GatedDeltaGrad(dx, da, dbeta, do, o, x, a, beta Tensor, A, dt
 	b.o.After()
 }
 
-func (b *observed) SwiGLU(y, gate, up Tensor) {
-	b.o.Before("SwiGLU", b.e.Gated(y.Len()))
-	b.Backend.SwiGLU(y, gate, up)
+func (b *observed) Gated(act Activation, y, gate, up Tensor) {
+	b.o.Before(act.Unit(), b.e.Gated(y.Len()))
+	b.Backend.Gated(act, y, gate, up)
 	b.o.After()
 }
 
-func (b *observed) SwiGLUGrad(y, dgate, dup, dy, gate, up Tensor) {
-	b.o.Before("SwiGLUGrad", b.e.GatedGrad(dy.Len()))
-	b.Backend.SwiGLUGrad(y, dgate, dup, dy, gate, up)
-	b.o.After()
-}
-
-func (b *observed) GLU(y, gate, up Tensor) {
-	b.o.Before("GLU", b.e.Gated(y.Len()))
-	b.Backend.GLU(y, gate, up)
-	b.o.After()
-}
-
-func (b *observed) GLUGrad(y, dgate, dup, dy, gate, up Tensor) {
-	b.o.Before("GLUGrad", b.e.GatedGrad(dy.Len()))
-	b.Backend.GLUGrad(y, dgate, dup, dy, gate, up)
-	b.o.After()
-}
-
-func (b *observed) GeGLU(y, gate, up Tensor) {
-	b.o.Before("GeGLU", b.e.Gated(y.Len()))
-	b.Backend.GeGLU(y, gate, up)
-	b.o.After()
-}
-
-func (b *observed) GeGLUGrad(y, dgate, dup, dy, gate, up Tensor) {
-	b.o.Before("GeGLUGrad", b.e.GatedGrad(dy.Len()))
-	b.Backend.GeGLUGrad(y, dgate, dup, dy, gate, up)
+func (b *observed) GatedGrad(act Activation, y, dgate, dup, dy, gate, up Tensor) {
+	b.o.Before(act.Grad(), b.e.GatedGrad(dy.Len()))
+	b.Backend.GatedGrad(act, y, dgate, dup, dy, gate, up)
 	b.o.After()
 }
 

@@ -2,6 +2,7 @@ package computetest
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -16,8 +17,7 @@ var columns = map[string]func(s *suite){
 	"columns/Rope":    (*suite).ropeOfColumns, "columns/RopeCache": (*suite).cacheOfColumns,
 	"columns/Attention":       (*suite).attentionOfColumns,
 	"columns/AttentionDecode": (*suite).decodeOfColumns,
-	"columns/SwiGLU":          (*suite).swigluOfColumns, "columns/GeGLU": (*suite).gegluOfColumns,
-	"columns/GLU": (*suite).gluOfColumns,
+	"columns/Gated":           (*suite).gatedOfColumns,
 }
 
 // gaps are how many columns a matrix has before and behind those of a case: none, such that
@@ -446,25 +446,20 @@ func (s *suite) decodeOfColumns() {
 	})
 }
 
-func (s *suite) swigluOfColumns() {
-	s.gatedOfColumns(compute.Backend.SwiGLU, compute.Backend.SwiGLUGrad)
-}
-func (s *suite) gegluOfColumns() {
-	s.gatedOfColumns(compute.Backend.GeGLU, compute.Backend.GeGLUGrad)
-}
-
-func (s *suite) gluOfColumns() {
-	s.gatedOfColumns(compute.Backend.GLU, compute.Backend.GLUGrad)
-}
-
 // gatedOfColumns: gate and up in one matrix, and their gradients in another, where dy may be
 // what dgate will be.
-func (s *suite) gatedOfColumns(op gated, grad gatedGrad) {
+func (s *suite) gatedOfColumns() {
+	for _, act := range slices.Sorted(maps.Keys(activations)) {
+		s.gatedOfColumnsBy(act)
+	}
+}
+
+func (s *suite) gatedOfColumnsBy(act compute.Activation) {
 	s.eachGap(func(gap [2]int) {
 		for _, F := range []int{1, 8, 33, 200} {
 			for _, N := range s.counts() {
 				for _, inPlace := range []bool{false, true} {
-					c := s.sample("N=%d F=%d gap=%v in place=%v", N, F, gap, inPlace)
+					c := s.sample("%s N=%d F=%d gap=%v in place=%v", act.Unit(), N, F, gap, inPlace)
 					x, dx :=
 						c.matrix("gate and up", N, gap, F, F), c.matrix("gradient", N, gap, F, F)
 					gate, up :=
@@ -478,13 +473,13 @@ func (s *suite) gatedOfColumns(op gated, grad gatedGrad) {
 						c.unset("dgate without gaps", N*F).narrow(),
 						c.unset("dup without gaps", N*F).narrow()
 					c.run(func(s *side) {
-						op(s.b, s.t(y), x.in(s, 0), x.in(s, 1))
+						s.b.Gated(act, s.t(y), x.in(s, 0), x.in(s, 1))
 						of := s.t(dy)
 						if inPlace {
 							of = dx.in(s, 0)
 						}
-						grad(s.b, s.t(again), dx.in(s, 0), dx.in(s, 1), of, x.in(s, 0), x.in(s, 1))
-						grad(s.b, s.t(y2), s.t(dgate), s.t(dup), s.t(dy), s.t(gate), s.t(up))
+						s.b.GatedGrad(act, s.t(again), dx.in(s, 0), dx.in(s, 1), of, x.in(s, 0), x.in(s, 1))
+						s.b.GatedGrad(act, s.t(y2), s.t(dgate), s.t(dup), s.t(dy), s.t(gate), s.t(up))
 					})
 					c.kept(x, dx)
 					s.equal(c.name+": y again", again.out, y.out)

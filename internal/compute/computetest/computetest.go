@@ -36,8 +36,7 @@ var ops = map[string]func(s *suite){
 	"GatedConvDecode": (*suite).gatedConvDecode,
 	"SiLUConv":        (*suite).siluConv, "SiLUConvGrad": (*suite).siluConvGrad,
 	"GatedDelta": (*suite).gatedDelta, "GatedDeltaGrad": (*suite).gatedDeltaGrad, "DeltaState": nil,
-	"SwiGLU": (*suite).swiglu, "SwiGLUGrad": (*suite).swigluGrad, "GeGLU": (*suite).geglu,
-	"GeGLUGrad": (*suite).gegluGrad, "GLU": (*suite).glu, "GLUGrad": (*suite).gluGrad,
+	"Gated": (*suite).gated, "GatedGrad": (*suite).gatedGrad,
 	"LogProb": (*suite).logProb, "LogProbGrad": (*suite).logProbGrad, "Sample": (*suite).sampling,
 	"Score": (*suite).score, "ScoreGrad": (*suite).scoreGrad,
 	"SumSquares": (*suite).sumSquares, "AdamW": (*suite).adamW,
@@ -1150,61 +1149,57 @@ func (s *suite) decodeOf(a compute.AttnShape, P int) {
 	s.dev.sweep()
 }
 
-// gated is a gated activation of a backend, and gatedGrad its gradient.
-type (
-	gated     func(b compute.Backend, y, gate, up compute.Tensor)
-	gatedGrad func(b compute.Backend, y, dgate, dup, dy, gate, up compute.Tensor)
-)
-
-func (s *suite) swiglu() {
-	s.testGated(compute.Backend.SwiGLU, func(x float64) float64 { return x / (1 + math.Exp(-x)) })
-}
-
-func (s *suite) geglu() {
-	s.testGated(compute.Backend.GeGLU, func(x float64) float64 { // not by tanh, which is -1 too soon
+// activations are those of gated linear units, in float64.
+var activations = map[compute.Activation]func(x float64) float64{
+	compute.SiLU: func(x float64) float64 { return x / (1 + math.Exp(-x)) },
+	compute.GELUTanh: func(x float64) float64 { // not by tanh, which is -1 too soon
 		return x / (1 + math.Exp(-2*math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x)))
-	})
+	},
+	compute.Sigmoid: func(x float64) float64 { return 1 / (1 + math.Exp(-x)) },
 }
 
-func (s *suite) swigluGrad() { s.gatedGrad(compute.Backend.SwiGLU, compute.Backend.SwiGLUGrad) }
-
-func (s *suite) glu() {
-	s.testGated(compute.Backend.GLU, func(x float64) float64 { return 1 / (1 + math.Exp(-x)) })
+func (s *suite) gated() {
+	for _, act := range slices.Sorted(maps.Keys(activations)) {
+		s.gatedBy(act, activations[act])
+	}
 }
 
-func (s *suite) gluGrad()   { s.gatedGrad(compute.Backend.GLU, compute.Backend.GLUGrad) }
-func (s *suite) gegluGrad() { s.gatedGrad(compute.Backend.GeGLU, compute.Backend.GeGLUGrad) }
-
-// testGated returns the test of a gated activation by the function f.
-func (s *suite) testGated(op gated, f func(x float64) float64) {
+// gatedBy tests the gated linear unit of an activation f.
+func (s *suite) gatedBy(act compute.Activation, f func(x float64) float64) {
 	for _, n := range lengths {
-		c := s.sample("n=%d", n)
+		c := s.sample("%s n=%d", act.Unit(), n)
 		gate, up, y :=
 			c.random("gate", n).narrow(), c.random("up", n).narrow(), c.unset("y", n).narrow()
-		c.run(func(s *side) { op(s.b, s.t(y), s.t(gate), s.t(up)) })
+		c.run(func(s *side) { s.b.Gated(act, s.t(y), s.t(gate), s.t(up)) })
 	}
 	extreme := []float32{0, -0.5, 10, -10, 40, -40, 87, -87, 88.5, -88.5, 100, -100, 1e4, -1e4,
 		1e-20, 3}
-	c := s.sample("extreme gates")
+	c := s.sample("%s extreme gates", act.Unit())
 	gate, up, y :=
 		c.value("gate", extreme).narrow(), c.random("up", 16).narrow(), c.unset("y", 16).narrow()
-	c.run(func(s *side) { op(s.b, s.t(y), s.t(gate), s.t(up)) })
+	c.run(func(s *side) { s.b.Gated(act, s.t(y), s.t(gate), s.t(up)) })
 	for i, x := range y.out {
 		want := f(float64(extreme[i])) * float64(up.data[i])
 		if math.Abs(float64(x)-want) > s.loose()*math.Abs(want)+1e-36 {
-			s.t.Errorf("gate %v: %v, want %v", extreme[i], x, want)
+			s.t.Errorf("%s gate %v: %v, want %v", act.Unit(), extreme[i], x, want)
 		}
 	}
-	s.rowsAlone("gated activation", 33, []int{33, 33}, []int{33},
+	s.rowsAlone(act.Unit(), 33, []int{33, 33}, []int{33},
 		[][]float32{s.normal(33 * 33), s.normal(33 * 33)}, true, func(in, out []compute.Tensor) {
-			op(s.dev, out[0], in[0], in[1])
+			s.dev.Gated(act, out[0], in[0], in[1])
 		})
 }
 
-func (s *suite) gatedGrad(op gated, grad gatedGrad) {
+func (s *suite) gatedGrad() {
+	for _, act := range slices.Sorted(maps.Keys(activations)) {
+		s.gatedGradBy(act)
+	}
+}
+
+func (s *suite) gatedGradBy(act compute.Activation) {
 	for _, n := range lengths {
 		for _, inPlace := range []bool{false, true} {
-			c := s.sample("n=%d in place=%v", n, inPlace)
+			c := s.sample("%s n=%d in place=%v", act.Unit(), n, inPlace)
 			gate, up, dy, dup :=
 				c.random("gate", n).narrow(), c.random("up", n).narrow(),
 				c.random("dy", n).narrow(), c.unset("dup", n).narrow()
@@ -1214,15 +1209,15 @@ func (s *suite) gatedGrad(op gated, grad gatedGrad) {
 			}
 			c.run(
 				func(s *side) {
-					grad(s.b, compute.Tensor{}, s.t(dgate), s.t(dup), s.t(dy),
+					s.b.GatedGrad(act, compute.Tensor{}, s.t(dgate), s.t(dup), s.t(dy),
 						s.t(gate), s.t(up))
 				})
 			// With the output again, which has its bits, the gradient keeps its own.
 			y, alone := c.unset("y", n).narrow(), c.unset("y by itself", n).narrow()
 			dgateOut, dupOut := dgate.out, dup.out
 			c.run(func(s *side) {
-				grad(s.b, s.t(y), s.t(dgate), s.t(dup), s.t(dy), s.t(gate), s.t(up))
-				op(s.b, s.t(alone), s.t(gate), s.t(up))
+				s.b.GatedGrad(act, s.t(y), s.t(dgate), s.t(dup), s.t(dy), s.t(gate), s.t(up))
+				s.b.Gated(act, s.t(alone), s.t(gate), s.t(up))
 			})
 			s.equal(c.name+": y again", y.out, alone.out)
 			s.equal(c.name+": dgate beside y", dgate.out, dgateOut)

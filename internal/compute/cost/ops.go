@@ -366,39 +366,15 @@ func (b *Backend) GatedConvDecode(yRD, gR3D, _ compute.Tensor, w *compute.Param,
 	b.moves(float64(2+J) * u)
 }
 
-// SwiGLU reads two and writes one.
-func (b *Backend) SwiGLU(yNF, _, _ compute.Tensor) {
-	b.begin("SwiGLU")
+// Gated reads two and writes one.
+func (b *Backend) Gated(act compute.Activation, yNF, _, _ compute.Tensor) {
+	b.begin(act.Unit())
 	b.moves(elements.Gated(yNF.Len()).Bytes)
 }
 
-// SwiGLUGrad reads three and writes two, or three with y.
-func (b *Backend) SwiGLUGrad(yNF, _, _, dyNF, _, _ compute.Tensor) {
-	b.begin("SwiGLUGrad")
-	b.moves(5*b.bytes(dyNF) + b.bytes(yNF))
-}
-
-// GeGLU moves what SwiGLU does.
-func (b *Backend) GeGLU(yNF, _, _ compute.Tensor) {
-	b.begin("GeGLU")
-	b.moves(elements.Gated(yNF.Len()).Bytes)
-}
-
-// GeGLUGrad moves what SwiGLUGrad does.
-func (b *Backend) GeGLUGrad(yNF, _, _, dyNF, _, _ compute.Tensor) {
-	b.begin("GeGLUGrad")
-	b.moves(5*b.bytes(dyNF) + b.bytes(yNF))
-}
-
-// GLU moves what SwiGLU does.
-func (b *Backend) GLU(yNF, _, _ compute.Tensor) {
-	b.begin("GLU")
-	b.moves(elements.Gated(yNF.Len()).Bytes)
-}
-
-// GLUGrad moves what SwiGLUGrad does.
-func (b *Backend) GLUGrad(yNF, _, _, dyNF, _, _ compute.Tensor) {
-	b.begin("GLUGrad")
+// GatedGrad reads three and writes two, or three with y.
+func (b *Backend) GatedGrad(act compute.Activation, yNF, _, _, dyNF, _, _ compute.Tensor) {
+	b.begin(act.Grad())
 	b.moves(5*b.bytes(dyNF) + b.bytes(yNF))
 }
 

@@ -322,11 +322,11 @@ func BenchmarkElementwise(bm *testing.B) {
 	for name, op := range map[string]func(b *Backend, x, y, z, r compute.Tensor,
 		w *compute.Param) (float64, func()){
 		"SwiGLU": func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64, func()) {
-			return 12 * N * D, func() { b.SwiGLU(z, x, y) }
+			return 12 * N * D, func() { b.Gated(compute.SiLU, z, x, y) }
 		},
 		"SwiGLUGrad": func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64,
 			func()) {
-			return 20 * N * D, func() { b.SwiGLUGrad(compute.Tensor{}, z, z, x, y, x) }
+			return 20 * N * D, func() { b.GatedGrad(compute.SiLU, compute.Tensor{}, z, z, x, y, x) }
 		},
 		"RMSNorm": func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64, func()) {
 			return 8 * N * D, func() { b.RMSNorm(y, r, x, w, 1e-6) }

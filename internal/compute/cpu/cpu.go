@@ -102,6 +102,7 @@ type Backend struct {
 type args struct {
 	y, x, w, g, m, v, u []float32 // operands, named as in the operation
 	dy, rstd            []float32
+	act                 compute.Activation
 	index, slots        []int32
 	N, H, E, D, J       int
 	sign, acc           int
@@ -662,119 +663,96 @@ func (b *Backend) rotate(op string, x []float32, slots []int32, H, E int, pos []
 	})
 }
 
-// SwiGLU gates up, here u, by silu(gate), here g.
-func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
-	n := gateNF.Len()
-	b.y, b.g, b.u =
-		f32("SwiGLU", "y", yNF, n), f32("SwiGLU", "gate", gateNF, n), f32("SwiGLU", "up", upNF, n)
-	b.each(n, func(b *Backend, lo, hi int) { b.k.swiglu(b.y[lo:hi], b.g[lo:hi], b.u[lo:hi]) })
-}
-
-// SwiGLUGrad computes the gradient of SwiGLU: in the kernel y is the gradient of gate, x of up, and
-// w SwiGLU's output, which comes with it.
-func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
-	n := gateNF.Len()
-	b.y, b.x = f32("SwiGLUGrad", "dgate", dgateNF, n), f32("SwiGLUGrad", "dup", dupNF, n)
-	b.dy, b.g, b.u =
-		f32("SwiGLUGrad", "dy", dyNF, n), f32("SwiGLUGrad", "gate", gateNF, n),
-		f32("SwiGLUGrad", "up", upNF, n)
-	b.w = opt("SwiGLUGrad", "y", yNF, n)
-	b.room(block)
-	b.run((n+block-1)/block, func(b *Backend, wk *worker, t int) {
-		lo, hi := t*block, min(len(b.y), (t+1)*block)
-		y := wk.buf[0][:hi-lo]
-		if b.w != nil {
-			y = b.w[lo:hi]
-		}
-		if &b.y[lo] != &b.dy[lo] {
-			copy(b.y[lo:hi], b.dy[lo:hi])
-		}
-		b.k.swigluGrad(y, b.y[lo:hi], b.x[lo:hi], b.g[lo:hi], b.u[lo:hi])
-	})
-}
-
-// GeGLU gates up, here u, by gelu(gate), here g.
-func (b *Backend) GeGLU(yNF, gateNF, upNF compute.Tensor) {
-	n := gateNF.Len()
-	b.y, b.g, b.u =
-		f32("GeGLU", "y", yNF, n), f32("GeGLU", "gate", gateNF, n), f32("GeGLU", "up", upNF, n)
-	b.room(block)
-	b.run((n+block-1)/block, func(b *Backend, wk *worker, t int) {
-		lo, hi := t*block, min(len(b.y), (t+1)*block)
-		y, up := b.y[lo:hi], b.u[lo:hi]
-		for i, d := range b.gates(wk, b.g[lo:hi]) {
-			y[i] = b.g[lo+i] / d * up[i]
-		}
-	})
-}
-
-// GeGLUGrad computes the gradient of GeGLU: b.y is dgate, b.x dup, b.w GeGLU's output. dgate may be
-// dy, so an element is read before its places are written.
-func (b *Backend) GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
-	const op = "GeGLUGrad"
-	n := gateNF.Len()
-	b.y, b.x = f32(op, "dgate", dgateNF, n), f32(op, "dup", dupNF, n)
-	b.dy, b.g, b.u = f32(op, "dy", dyNF, n), f32(op, "gate", gateNF, n), f32(op, "up", upNF, n)
-	b.w = opt(op, "y", yNF, n)
-	b.room(block)
-	b.run((n+block-1)/block, func(b *Backend, wk *worker, t int) {
-		lo, hi := t*block, min(len(b.y), (t+1)*block)
-		dgate, dup, dy, up := b.y[lo:hi], b.x[lo:hi], b.dy[lo:hi], b.u[lo:hi]
-		for i, d := range b.gates(wk, b.g[lo:hi]) {
-			x, dyi := b.g[lo+i], dy[i]
-			if b.w != nil {
-				b.w[lo+i] = x / d * up[i]
-			}
-			s := 1 / d
-			if s == 0 { // far below zero gelu is flat; x² may be infinite there
-				dgate[i], dup[i] = 0, 0
-				continue
-			}
-			slope := 2 * tanhC * (1 + float32(3*tanhCube*x*x))
-			dgate[i], dup[i] = dyi*up[i]*(s*(1+float32(x*(1-s)*slope))), dyi*(x*s)
-		}
-	})
-}
-
-// GLU gates up, here u, by sigmoid(gate), here g.
-func (b *Backend) GLU(yNF, gateNF, upNF compute.Tensor) {
-	const op = "GLU"
-	n := gateNF.Len()
+// Gated gates up, here u, by act(gate), here g.
+func (b *Backend) Gated(act compute.Activation, yNF, gateNF, upNF compute.Tensor) {
+	op, n := act.Unit(), gateNF.Len()
 	b.y, b.g, b.u = f32(op, "y", yNF, n), f32(op, "gate", gateNF, n), f32(op, "up", upNF, n)
+	b.act = act
 	b.room(block)
 	b.run((n+block-1)/block, func(b *Backend, wk *worker, t int) {
 		lo, hi := t*block, min(len(b.y), (t+1)*block)
-		y, up := b.y[lo:hi], b.u[lo:hi]
-		for i, e := range b.opposite(wk, b.g[lo:hi]) {
-			y[i] = up[i] / (1 + e)
+		y, gate, up := b.y[lo:hi], b.g[lo:hi], b.u[lo:hi]
+		switch b.act {
+		case compute.SiLU:
+			b.k.swiglu(y, gate, up)
+		case compute.GELUTanh:
+			for i, d := range b.gates(wk, gate) {
+				y[i] = gate[i] / d * up[i]
+			}
+		case compute.Sigmoid:
+			for i, e := range b.opposite(wk, gate) {
+				y[i] = up[i] / (1 + e)
+			}
 		}
 	})
 }
 
-// GLUGrad computes the gradient of GLU: b.y is dgate, b.x dup, b.w GLU's output. dgate may be dy,
-// so an element is read before its places are written.
-func (b *Backend) GLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
-	const op = "GLUGrad"
-	n := gateNF.Len()
+// GatedGrad computes the gradient of Gated: b.y is dgate, b.x dup, b.w Gated's output. dgate may be
+// dy, so an element is read before its places are written.
+func (b *Backend) GatedGrad(act compute.Activation, yNF, dgateNF, dupNF, dyNF, gateNF,
+	upNF compute.Tensor) {
+	op, n := act.Grad(), gateNF.Len()
 	b.y, b.x = f32(op, "dgate", dgateNF, n), f32(op, "dup", dupNF, n)
 	b.dy, b.g, b.u = f32(op, "dy", dyNF, n), f32(op, "gate", gateNF, n), f32(op, "up", upNF, n)
-	b.w = opt(op, "y", yNF, n)
+	b.w, b.act = opt(op, "y", yNF, n), act
 	b.room(block)
 	b.run((n+block-1)/block, func(b *Backend, wk *worker, t int) {
-		lo, hi := t*block, min(len(b.y), (t+1)*block)
-		dgate, dup, dy, up := b.y[lo:hi], b.x[lo:hi], b.dy[lo:hi], b.u[lo:hi]
-		for i, e := range b.opposite(wk, b.g[lo:hi]) {
-			if b.w != nil {
-				b.w[lo+i] = up[i] / (1 + e)
-			}
-			s, dyi := 1/(1+e), dy[i]
-			if s == 0 { // far below zero the gate is shut; e may be infinite there
-				dgate[i], dup[i] = 0, 0
-				continue
-			}
-			dgate[i], dup[i] = dyi*up[i]*(s*(e*s)), dyi*s
+		switch lo, hi := t*block, min(len(b.y), (t+1)*block); b.act {
+		case compute.SiLU:
+			b.siluGrad(wk, lo, hi)
+		case compute.GELUTanh:
+			b.geluGrad(wk, lo, hi)
+		case compute.Sigmoid:
+			b.sigmoidGrad(wk, lo, hi)
 		}
 	})
+}
+
+// siluGrad does the work of GatedGrad for the elements lo to hi-1. The kernel computes the output,
+// too, whether or not it is kept.
+func (b *Backend) siluGrad(wk *worker, lo, hi int) {
+	y := wk.buf[0][:hi-lo]
+	if b.w != nil {
+		y = b.w[lo:hi]
+	}
+	if &b.y[lo] != &b.dy[lo] {
+		copy(b.y[lo:hi], b.dy[lo:hi])
+	}
+	b.k.swigluGrad(y, b.y[lo:hi], b.x[lo:hi], b.g[lo:hi], b.u[lo:hi])
+}
+
+// geluGrad does the work of GatedGrad for the elements lo to hi-1.
+func (b *Backend) geluGrad(wk *worker, lo, hi int) {
+	dgate, dup, dy, up := b.y[lo:hi], b.x[lo:hi], b.dy[lo:hi], b.u[lo:hi]
+	for i, d := range b.gates(wk, b.g[lo:hi]) {
+		x, dyi := b.g[lo+i], dy[i]
+		if b.w != nil {
+			b.w[lo+i] = x / d * up[i]
+		}
+		s := 1 / d
+		if s == 0 { // far below zero gelu is flat; x² may be infinite there
+			dgate[i], dup[i] = 0, 0
+			continue
+		}
+		slope := 2 * tanhC * (1 + float32(3*tanhCube*x*x))
+		dgate[i], dup[i] = dyi*up[i]*(s*(1+float32(x*(1-s)*slope))), dyi*(x*s)
+	}
+}
+
+// sigmoidGrad does the work of GatedGrad for the elements lo to hi-1.
+func (b *Backend) sigmoidGrad(wk *worker, lo, hi int) {
+	dgate, dup, dy, up := b.y[lo:hi], b.x[lo:hi], b.dy[lo:hi], b.u[lo:hi]
+	for i, e := range b.opposite(wk, b.g[lo:hi]) {
+		if b.w != nil {
+			b.w[lo+i] = up[i] / (1 + e)
+		}
+		s, dyi := 1/(1+e), dy[i]
+		if s == 0 { // far below zero the gate is shut; e may be infinite there
+			dgate[i], dup[i] = 0, 0
+			continue
+		}
+		dgate[i], dup[i] = dyi*up[i]*(s*(e*s)), dyi*s
+	}
 }
 
 // opposite computes exp(-gate), in the worker's memory.
@@ -787,7 +765,7 @@ func (b *Backend) opposite(wk *worker, gate []float32) []float32 {
 	return e
 }
 
-// The constants of GeGLU: sqrt(2/π), and the factor of the cube.
+// The constants of GELUTanh: sqrt(2/π), and the factor of the cube.
 const (
 	tanhC    = 0.7978845608028654
 	tanhCube = 0.044715

@@ -506,13 +506,13 @@ func BenchmarkElementwise(b *testing.B) {
 			}},
 			{"SwiGLU", func(x *bench) (float64, func()) {
 				y, g, u := x.narrow(x.N*x.F), x.narrow(x.N*x.F), x.narrow(x.N*x.F)
-				return 6 * N * F, func() { x.be.SwiGLU(y, g, u) }
+				return 6 * N * F, func() { x.be.Gated(compute.SiLU, y, g, u) }
 			}},
 			{"SwiGLUGrad", func(x *bench) (float64, func()) {
 				y, dg, du, g, u :=
 					x.narrow(x.N*x.F), x.narrow(x.N*x.F), x.narrow(x.N*x.F), x.narrow(x.N*x.F),
 					x.narrow(x.N*x.F)
-				return 12 * N * F, func() { x.be.SwiGLUGrad(y, dg, du, dg, g, u) }
+				return 12 * N * F, func() { x.be.GatedGrad(compute.SiLU, y, dg, du, dg, g, u) }
 			}},
 			{"Embed", func(x *bench) (float64, func()) {
 				y, w := x.wide(x.N*x.D), x.param(x.V, x.D, false)

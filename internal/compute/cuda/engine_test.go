@@ -400,7 +400,7 @@ func TestRepeatSeesDifferences(t *testing.T) {
 		one, other func()
 	}{
 		{"kernel", func() { b.Add(y, x) }, func() { b.Copy(y, x) }},
-		{"arguments", func() { b.SwiGLU(o, h, h) }, func() { b.SwiGLU(h, o, o) }},
+		{"arguments", func() { b.Gated(compute.SiLU, o, h, h) }, func() { b.Gated(compute.SiLU, h, o, o) }},
 		{"number", func() { b.RMSNorm(o, y.Slice(0, 8), h, w0(w), 1e-6) },
 			func() { b.RMSNorm(o, y.Slice(0, 8), h, w0(w), 1) }},
 		{"product", func() { b.Linear(o, h, w, nil, false) },
@@ -409,9 +409,9 @@ func TestRepeatSeesDifferences(t *testing.T) {
 		{"less", func() { b.Zero(y); b.Copy(y, x) }, func() { b.Zero(y) }},
 		{"more", func() { b.Zero(y) }, func() { b.Zero(y); b.Copy(y, x) }},
 		// One argument of a kernel, whichever it is: its output, its inputs, its numbers.
-		{"output", func() { b.SwiGLU(o, h, p) }, func() { b.SwiGLU(r, h, p) }},
-		{"first input", func() { b.SwiGLU(o, h, p) }, func() { b.SwiGLU(o, r, p) }},
-		{"second input", func() { b.SwiGLU(o, h, p) }, func() { b.SwiGLU(o, h, r) }},
+		{"output", func() { b.Gated(compute.SiLU, o, h, p) }, func() { b.Gated(compute.SiLU, r, h, p) }},
+		{"first input", func() { b.Gated(compute.SiLU, o, h, p) }, func() { b.Gated(compute.SiLU, o, r, p) }},
+		{"second input", func() { b.Gated(compute.SiLU, o, h, p) }, func() { b.Gated(compute.SiLU, o, h, r) }},
 		{"gradient's output", grad(z, p, x, u, n, false), grad(y, p, x, u, n, false)},
 		{"gradient's dy", grad(z, p, x, u, n, false), grad(z, h, x, u, n, false)},
 		{"gradient's x", grad(z, p, x, u, n, false), grad(z, p, y, u, n, false)},
@@ -491,13 +491,13 @@ func TestSmallGrid(t *testing.T) {
 				s.empty(compute.Narrow, n), s.empty(compute.Narrow, n)
 			b.Add(a, x)
 			keep(a)
-			b.SwiGLU(o, x, y)
+			b.Gated(compute.SiLU, o, x, y)
 			keep(o)
-			b.SwiGLUGrad(o, dg, du, y, x, y)
+			b.GatedGrad(compute.SiLU, o, dg, du, y, x, y)
 			keep(dg, du)
-			b.GeGLU(o, x, y)
+			b.Gated(compute.GELUTanh, o, x, y)
 			keep(o)
-			b.GeGLUGrad(o, dg, du, y, x, y)
+			b.GatedGrad(compute.GELUTanh, o, dg, du, y, x, y)
 			keep(dg, du)
 			b.Rope(x, D/E, E, ids, s.put(compute.Wide, table), false)
 			keep(x)

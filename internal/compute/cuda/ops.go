@@ -19,7 +19,7 @@ type gatedKernels struct{ forward, grad [2]*driver.Kernel }
 type kernelSet struct {
 	cast, add, scale, embed, gather, scatterAdd, cacheWrite, rope,
 	ropeCache [2]*driver.Kernel
-	swiglu, geglu, glu gatedKernels
+	gated [3]gatedKernels // by compute.Activation
 	gatedConvU, gatedConv, gatedConvGrad,
 	gatedConvWGrad [2]*driver.Kernel
 	delta deltaKernels
@@ -85,9 +85,9 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 		add:  pair("add"), scale: pair("scale"), embed: pair("embed"), gather: pair("gather"),
 		scatterAdd: pair("scatter_add"), cacheWrite: pair("cache_write"),
 		rope: pair("rope"), ropeCache: pair("rope_cache"),
-		swiglu:     gatedKernels{pair("swiglu"), pair("swiglu_grad")},
-		geglu:      gatedKernels{pair("geglu"), pair("geglu_grad")},
-		glu:        gatedKernels{pair("glu"), pair("glu_grad")},
+		gated: [3]gatedKernels{compute.SiLU: {pair("swiglu"), pair("swiglu_grad")},
+			compute.GELUTanh: {pair("geglu"), pair("geglu_grad")},
+			compute.Sigmoid:  {pair("glu"), pair("glu_grad")}},
 		gatedConvU: pair("gated_conv_u"), gatedConv: pair("gated_conv"),
 		gatedConvGrad: pair("gated_conv_grad"), gatedConvWGrad: pair("gated_conv_wgrad"),
 		delta: deltaKernels{conv: pair("silu_conv"), convStates: pair("silu_conv_states"),
@@ -471,48 +471,20 @@ func oneRow(n int) (N, F int) {
 	return n / max(1, F), F
 }
 
-// SwiGLU gates up by silu(gate).
-func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
-	b.gated("SwiGLU", &b.k.swiglu.forward, yNF, gateNF, upNF)
-}
-
-// GeGLU gates up by gelu(gate).
-func (b *Backend) GeGLU(yNF, gateNF, upNF compute.Tensor) {
-	b.gated("GeGLU", &b.k.geglu.forward, yNF, gateNF, upNF)
-}
-
-// GLU gates up by sigmoid(gate).
-func (b *Backend) GLU(yNF, gateNF, upNF compute.Tensor) {
-	b.gated("GLU", &b.k.glu.forward, yNF, gateNF, upNF)
-}
-
-func (b *Backend) gated(op string, k *[2]*driver.Kernel, yNF, gateNF, upNF compute.Tensor) {
-	n := gateNF.Len()
+// Gated gates up by act(gate).
+func (b *Backend) Gated(act compute.Activation, yNF, gateNF, upNF compute.Tensor) {
+	op, n := act.Unit(), gateNF.Len()
 	y := b.narrowView(op, "y", yNF, n)
 	in, N, F, row := b.matching(op, n, "gate up", gateNF, upNF)
 	defer b.enter()()
-	b.launch(k[y.t], b.eachRow(N, F), at(y.p), at(in[0].p), at(in[1].p), whole(N), whole(F),
+	b.launch(b.k.gated[act].forward[y.t], b.eachRow(N, F), at(y.p), at(in[0].p), at(in[1].p), whole(N), whole(F),
 		whole(row))
 }
 
-// SwiGLUGrad computes the gradient of SwiGLU, and its output again.
-func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
-	b.gatedGrad("SwiGLUGrad", &b.k.swiglu.grad, yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
-}
-
-// GeGLUGrad computes the gradient of GeGLU, and its output again.
-func (b *Backend) GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
-	b.gatedGrad("GeGLUGrad", &b.k.geglu.grad, yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
-}
-
-// GLUGrad computes the gradient of GLU, and its output again.
-func (b *Backend) GLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
-	b.gatedGrad("GLUGrad", &b.k.glu.grad, yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
-}
-
-func (b *Backend) gatedGrad(op string, k *[2]*driver.Kernel, yNF, dgateNF, dupNF, dyNF, gateNF,
+// GatedGrad computes the gradient of Gated, and its output again.
+func (b *Backend) GatedGrad(act compute.Activation, yNF, dgateNF, dupNF, dyNF, gateNF,
 	upNF compute.Tensor) {
-	n := gateNF.Len()
+	op, n := act.Grad(), gateNF.Len()
 	all, N, F, row := b.matching(op, n, "gate up dgate dup", gateNF, upNF, dgateNF, dupNF)
 	gate, up, dgate, dup := all[0], all[1], all[2], all[3]
 	if cols, _ := dyNF.Rows(); cols > 0 && row == F {
@@ -524,7 +496,7 @@ func (b *Backend) gatedGrad(op string, k *[2]*driver.Kernel, yNF, dgateNF, dupNF
 		y = b.narrowView(op, "y", yNF, n)
 	}
 	defer b.enter()()
-	b.launch(k[dy.t], b.eachRow(N, F), at(y.p), at(dgate.p), at(dup.p), at(dy.p), at(gate.p),
+	b.launch(b.k.gated[act].grad[dy.t], b.eachRow(N, F), at(y.p), at(dgate.p), at(dup.p), at(dy.p), at(gate.p),
 		at(up.p), whole(N), whole(F), whole(row), whole(dyRow))
 }
 

@@ -229,8 +229,8 @@ func TestSwiGLUGrad(t *testing.T) {
 	const n = 20
 	b, gate, up, y, c, dgate, dup :=
 		New(), normal(n), normal(n), zeros(n), normal(n), zeros(n), zeros(n)
-	loss := func() float64 { b.SwiGLU(y, gate, up); return weigh(c, y) }
-	b.SwiGLUGrad(compute.Tensor{}, dgate, dup, c, gate, up)
+	loss := func() float64 { b.Gated(compute.SiLU, y, gate, up); return weigh(c, y) }
+	b.GatedGrad(compute.SiLU, compute.Tensor{}, dgate, dup, c, gate, up)
 	differ(t, "gate", gate, dgate, loss)
 	differ(t, "up", up, dup, loss)
 }

@@ -652,85 +652,51 @@ func (b *Backend) GatedConvDecode(yRD, gR3D, cache compute.Tensor, w *compute.Pa
 	gatedConv(y, g, F64(w.W), u, pages.Back(nil, J), D, J)
 }
 
-// SwiGLU gates up by silu(gate).
-func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
+// Gated gates up by act(gate).
+func (b *Backend) Gated(act compute.Activation, yNF, gateNF, upNF compute.Tensor) {
 	defer columns(&gateNF, &upNF)()
-	y, up := size("SwiGLU", "y", yNF, gateNF.Len()), size("SwiGLU", "up", upNF, gateNF.Len())
+	op, n := act.Unit(), gateNF.Len()
+	y, up := size(op, "y", yNF, n), size(op, "up", upNF, n)
 	for i, x := range F64(gateNF) {
-		y[i] = x / (1 + math.Exp(-x)) * up[i]
+		value, _ := activate(act, x)
+		y[i] = value * up[i]
 	}
 }
 
-// SwiGLUGrad computes the gradient of SwiGLU, with silu'(x) = s*(1 + x*(1-s)), s = 1/(1+exp(-x)).
-func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+// GatedGrad computes the gradient of Gated.
+func (b *Backend) GatedGrad(act compute.Activation, yNF, dgateNF, dupNF, dyNF, gateNF,
+	upNF compute.Tensor) {
 	defer columns(&dgateNF, &dupNF, &dyNF, &gateNF, &upNF)()
-	n := gateNF.Len()
+	op, n := act.Grad(), gateNF.Len()
 	if !yNF.Absent() {
-		b.SwiGLU(yNF, gateNF, upNF)
+		b.Gated(act, yNF, gateNF, upNF)
 	}
-	dgate, dup := size("SwiGLUGrad", "dgate", dgateNF, n), size("SwiGLUGrad", "dup", dupNF, n)
-	dyNFv, up := size("SwiGLUGrad", "dy", dyNF, n), size("SwiGLUGrad", "up", upNF, n)
+	dgate, dup := size(op, "dgate", dgateNF, n), size(op, "dup", dupNF, n)
+	dyNFv, up := size(op, "dy", dyNF, n), size(op, "up", upNF, n)
 	for i, x := range F64(gateNF) {
-		s, dy := 1/(1+math.Exp(-x)), dyNFv[i]
-		dgate[i] = dy * up[i] * s * (1 + x*(1-s))
-		dup[i] = dy * x * s
+		dy := dyNFv[i]
+		value, slope := activate(act, x)
+		dgate[i] = dy * up[i] * slope
+		dup[i] = dy * value
 	}
 }
 
-// tanhC is c of GeGLU, and tanhCube the factor of the cube.
+// tanhC is c of GELUTanh, and tanhCube the factor of the cube.
 var tanhC = math.Sqrt(2 / math.Pi)
 
 const tanhCube = 0.044715
 
-// GeGLU gates up by gelu(gate).
-func (b *Backend) GeGLU(yNF, gateNF, upNF compute.Tensor) {
-	defer columns(&gateNF, &upNF)()
-	y, up := size("GeGLU", "y", yNF, gateNF.Len()), size("GeGLU", "up", upNF, gateNF.Len())
-	for i, x := range F64(gateNF) {
-		y[i] = x / 2 * (1 + math.Tanh(tanhC*(x+tanhCube*x*x*x))) * up[i]
+// activate returns an activation's value and derivative at x.
+func activate(act compute.Activation, x float64) (value, slope float64) {
+	s := 1 / (1 + math.Exp(-x))
+	switch act {
+	case compute.SiLU:
+		return x / (1 + math.Exp(-x)), s * (1 + x*(1-s))
+	case compute.GELUTanh:
+		t := math.Tanh(tanhC * (x + tanhCube*x*x*x))
+		return x / 2 * (1 + t), (1+t)/2 + x/2*(1-t*t)*tanhC*(1+3*tanhCube*x*x)
 	}
-}
-
-// GeGLUGrad computes the gradient of GeGLU: with t the tanh and z its argument, gelu'(x) = (1 +
-// t)/2 + x/2*(1-t²)*z'(x).
-func (b *Backend) GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
-	defer columns(&dgateNF, &dupNF, &dyNF, &gateNF, &upNF)()
-	n := gateNF.Len()
-	if !yNF.Absent() {
-		b.GeGLU(yNF, gateNF, upNF)
-	}
-	dgate, dup := size("GeGLUGrad", "dgate", dgateNF, n), size("GeGLUGrad", "dup", dupNF, n)
-	dyNFv, up := size("GeGLUGrad", "dy", dyNF, n), size("GeGLUGrad", "up", upNF, n)
-	for i, x := range F64(gateNF) {
-		t, dy := math.Tanh(tanhC*(x+tanhCube*x*x*x)), dyNFv[i]
-		dgate[i] = dy * up[i] * ((1+t)/2 + x/2*(1-t*t)*tanhC*(1+3*tanhCube*x*x))
-		dup[i] = dy * x / 2 * (1 + t)
-	}
-}
-
-// GLU gates up by sigmoid(gate).
-func (b *Backend) GLU(yNF, gateNF, upNF compute.Tensor) {
-	defer columns(&gateNF, &upNF)()
-	y, up := size("GLU", "y", yNF, gateNF.Len()), size("GLU", "up", upNF, gateNF.Len())
-	for i, x := range F64(gateNF) {
-		y[i] = up[i] / (1 + math.Exp(-x))
-	}
-}
-
-// GLUGrad computes the gradient of GLU. sigmoid(-x) is 1 - sigmoid(x).
-func (b *Backend) GLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
-	defer columns(&dgateNF, &dupNF, &dyNF, &gateNF, &upNF)()
-	n := gateNF.Len()
-	if !yNF.Absent() {
-		b.GLU(yNF, gateNF, upNF)
-	}
-	dgate, dup := size("GLUGrad", "dgate", dgateNF, n), size("GLUGrad", "dup", dupNF, n)
-	dyNFv, up := size("GLUGrad", "dy", dyNF, n), size("GLUGrad", "up", upNF, n)
-	for i, x := range F64(gateNF) {
-		s, dy := 1/(1+math.Exp(-x)), dyNFv[i]
-		dgate[i] = dy * up[i] * s / (1 + math.Exp(x))
-		dup[i] = dy * s
-	}
+	return s, s / (1 + math.Exp(x)) // 1 - s of a large x has no digits
 }
 
 // logits returns the scaled logits of one row, and the log of the sum of their exponentials.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"gad/internal/compute"
 	"gad/model/internal/rope"
 )
 
@@ -47,7 +48,7 @@ type Spec struct {
 	QKVBias           bool
 	QKNorm            qkNorm
 	OutGate           bool // attention's output is gated by a projection of its input
-	Act               activation
+	Act               compute.Activation
 	Scale             float64 // of attention
 	Embed, Residual   float64
 	Final             float64         // 1 for a scorer
@@ -87,16 +88,8 @@ const (
 	WidthNorm        // all heads together: weights [H*E] and [K*E]
 )
 
-// activation is the activation function of the gate.
-type activation int
-
-const (
-	SiLU     activation = iota // SwiGLU
-	GELUTanh                   // GeGLU, by the approximation with tanh
-)
-
 // ActivationNames has config.json's name of each activation.
-var ActivationNames = [...]string{SiLU: "silu", GELUTanh: "gelu_pytorch_tanh"}
+var ActivationNames = [...]string{compute.SiLU: "silu", compute.GELUTanh: "gelu_pytorch_tanh"}
 
 // Family is an architecture: the part of its spec that config.json does not change, the keys that
 // its config.json may have, and the defaults of absent keys.
@@ -230,12 +223,12 @@ var Families = map[string]Family{
 				Parts: []string{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
 			{Whole: "mlp.gate_up_proj", Parts: []string{"mlp.gate_proj", "mlp.up_proj"}}}},
 	"Gemma2": {ModelType: "gemma2", Models: "Gemma 2",
-		Spec:    Spec{PreNorm: true, PostNorm: true, NormOffset: 1, Act: GELUTanh},
+		Spec:    Spec{PreNorm: true, PostNorm: true, NormOffset: 1, Act: compute.GELUTanh},
 		HeadDim: 256, Tied: true, AttentionOf: "query_pre_attn_scalar", Windows: LayerByType,
 		FullEvery: 2, SqrtEmbed: true, Caps: true, ActKey: "hidden_activation"},
 	"Gemma3": {ModelType: "gemma3_text", Models: "Gemma 3 (text: 270M, 1B)",
 		Spec: Spec{PreNorm: true, PostNorm: true, NormOffset: 1, QKNorm: HeadNorm,
-			Act: GELUTanh},
+			Act: compute.GELUTanh},
 		Scorer:  "Gemma3TextForSequenceClassification",
 		HeadDim: 256, Tied: true, Theta: 1e6, AttentionOf: "query_pre_attn_scalar",
 		Windows: LayerByType, FullEvery: 6, LocalRope: OwnBase, SqrtEmbed: true,
