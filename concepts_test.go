@@ -41,7 +41,7 @@ var concepts = map[string]struct {
 	"trainer/plan.Plan":       {41, 44, "trainer/plan/plan.go"},
 	"apps/collect.Collection": {10, 63, "apps/collect/collect.go"},
 	"internal/jinja.state":    {11, 65, "internal/jinja/jinja.go"},
-	"internal/compute/cpu.Backend": {28, 160,
+	"internal/compute/cpu.Backend": {28, 161,
 		"internal/compute/compute.go: a method for each operation"},
 	"internal/compute/cuda.Backend": {24, 114,
 		"internal/compute/compute.go: a method for each operation"},

@@ -95,16 +95,9 @@ func (b *Backend) GatedConvGrad(dgN3D, uND compute.Tensor, w *compute.Param, dyN
 	}
 	b.x, b.u = f32(op, "dg", dgN3D, 3*N*D), f32(op, "u", uND, N*D)
 	b.dy, b.g = f32(op, "dy", dyND, N*D), f32(op, "g", gN3D, 3*N*D)
-	grad := opt(op, "G", w.G, D*J)
 	b.gatedInputs(N, D, nil)
 	b.mix.back = compute.Back(b.mix.back[:0], b.mix.before, J)
-	b.w, b.D, b.J, b.N = b.turnTaps(f32(op, "w", w.W, D*J), D, J), D, J, N
-	b.m = nil
-	if grad != nil {
-		b.mix.grads = grow(b, &b.mix.grads, D*J)
-		clear(b.mix.grads)
-		b.m = b.mix.grads
-	}
+	grad := b.tapsToLearn(op, w, N, D, J)
 	b.eachRow(N, D, func(b *Backend, lo, hi int) {
 		D := b.D
 		for n := lo; n < hi; n++ {
@@ -144,13 +137,8 @@ func (b *Backend) GatedConvGrad(dgN3D, uND compute.Tensor, w *compute.Param, dyN
 			}
 		}
 	})
-	if grad == nil {
-		return
-	}
-	for d := range D {
-		for j := range J {
-			grad[d*J+j] += b.m[j*D+d]
-		}
+	for i := range grad {
+		grad[i] += b.m[i%J*D+i/J]
 	}
 }
 
@@ -238,6 +226,19 @@ func (b *Backend) SiLUConv(yND, xND compute.Tensor, w *compute.Param, p compute.
 	}
 }
 
+// tapsToLearn sets the weights of a convolution of N rows, by taps, and b.m, where their gradient is
+// summed by taps; it returns the gradient to add to, nil for none.
+func (b *Backend) tapsToLearn(op string, w *compute.Param, N, D, J int) (grad []float32) {
+	b.w, b.D, b.J, b.N = b.turnTaps(f32(op, "w", w.W, D*J), D, J), D, J, N
+	b.m, grad = nil, opt(op, "G", w.G, D*J)
+	if grad != nil {
+		b.mix.grads = grow(b, &b.mix.grads, D*J)
+		clear(b.mix.grads)
+		b.m = b.mix.grads
+	}
+	return grad
+}
+
 // SiLUConvGrad computes the gradients of x and w, some columns a task: in the kernels y is dx.
 func (b *Backend) SiLUConvGrad(dxND compute.Tensor, w *compute.Param, dyND, xND compute.Tensor,
 	p compute.Pack) {
@@ -247,15 +248,8 @@ func (b *Backend) SiLUConvGrad(dxND compute.Tensor, w *compute.Param, dyND, xND 
 		return
 	}
 	b.y, b.dy, b.x = f32(op, "dx", dxND, N*D), f32(op, "dy", dyND, N*D), f32(op, "x", xND, N*D)
-	grad := opt(op, "G", w.G, D*J)
-	b.w, b.D, b.J, b.N = b.turnTaps(f32(op, "w", w.W, D*J), D, J), D, J, N
+	grad := b.tapsToLearn(op, w, N, D, J)
 	b.mix.back, _ = compute.States{}.Back(b.mix.back[:0], p, J)
-	b.m = nil
-	if grad != nil {
-		b.mix.grads = grow(b, &b.mix.grads, D*J)
-		clear(b.mix.grads)
-		b.m = b.mix.grads
-	}
 	b.parts(D, convCols, func(b *Backend, lo, hi int) {
 		D, J := b.D, b.J
 		var v, dv, y, up [convCols]float32

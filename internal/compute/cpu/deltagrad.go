@@ -13,7 +13,8 @@ import (
 //
 //	du_j = Σ_{i>=j} D_ij*(q̂_i·k̂_j)*do_i + D_nj*dS'ᵀk̂_j - Σ_{i>j} D_ij*(k̂_i·k̂_j)*w_i
 //	dv_i = w_i;  db_i = (1-β_i)*du_i·u_i
-//	dk̂_i = -Σ_{j<i} D_ij*(w_i·u_j)*k̂_j - Γ_i*S w_i;  dq̂_i = Σ_{j<=i} D_ij*(do_i·u_j)*k̂_j + Γ_i*S do_i
+//	dk̂_i = -Σ_{j<i} D_ij*(w_i·u_j)*k̂_j - Γ_i*S w_i
+//	dq̂_i = Σ_{j<=i} D_ij*(do_i·u_j)*k̂_j + Γ_i*S do_i
 //	dk̂_j += Σ_{i>=j} D_ij*(do_i·u_j)*q̂_i - Σ_{i>j} D_ij*(w_i·u_j)*k̂_i + D_nj*dS' u_j
 //	dS = Γ_n*dS' + Σ_i Γ_i*(q̂_i⊗do_i - k̂_i⊗w_i)
 //
