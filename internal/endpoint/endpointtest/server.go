@@ -50,12 +50,14 @@ type Server struct {
 
 	listener net.Listener
 	server   *http.Server
+	handlers sync.WaitGroup // one for each request in work
 
 	mu       sync.Mutex
 	calls    []Call
 	before   map[string]int
 	answered map[string]int // good answers written in full, by prompt
 	inflight int
+	closed   bool // no request is taken any more
 	// the largest inflight so far
 	most    int
 	files   map[string]*file
@@ -81,7 +83,19 @@ func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", s.chat)
 	s.batchRoutes(mux)
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		closed := s.closed
+		if !closed {
+			s.handlers.Add(1)
+		}
+		s.mu.Unlock()
+		if closed {
+			panic(http.ErrAbortHandler)
+		}
+		defer s.handlers.Done()
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // Transport answers a client's requests from s in the same process, without a network, so that a
@@ -108,8 +122,15 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// Close ends the server and its connections.
-func (s *Server) Close() { s.server.Close() }
+// Close ends the server and its connections, and waits for what works on a request whose client has
+// gone: what Misbehave writes can be read then.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.server.Close()
+	s.handlers.Wait()
+}
 
 // Echo returns a good answer: a function of the prompt and the choice's number.
 func Echo(c Call, choice int) (text, finish string) {
