@@ -313,6 +313,22 @@ func TestPlanOfDisk(t *testing.T) {
 		whole-2*(6*linear-linear/32); got != want {
 		t.Errorf("moments in 8 bits: a checkpoint of %d bytes, want %d", got, want)
 	}
+	// As many as a run keeps or writes, the one being written, and the best.
+	for _, r := range []struct {
+		steps, freq, keep, want int
+		best                    string
+	}{
+		{0, 30, 100, 101, ""}, {300, 30, 100, 11, ""}, {301, 30, 100, 12, ""}, {300, 30, 4, 5, ""},
+		{300, 0, 4, 2, ""}, {20, 50, 2, 2, ""}, {300, 30, 4, 6, "val_nll"},
+	} {
+		c := cardConfig()
+		c.Trainer.SaveFreq, c.Trainer.MaxToKeep, c.Trainer.KeepBest = r.freq, r.keep, r.best
+		p := cardPlan(c, 0)
+		p.Steps = r.steps
+		if p.planDisk(shape, c); p.Disk[0].Bytes != int64(r.want)*whole {
+			t.Errorf("%+v: %s", r, p.Disk[0].Name)
+		}
+	}
 }
 
 // doc/memory.md has what gad plan --cards prints, and gad plan --fit.

@@ -437,12 +437,16 @@ func (p *Plan) planDisk(shape model.Config, c config.Config) {
 			shape.Plan(cpu.Footprint{}, c.DiscriminatorPlan()).Moments
 	}
 	p.checkpoint = one
-	keep := int64(c.Trainer.MaxToKeep) + 1
+	keep := c.Trainer.MaxToKeep
+	if p.Steps > 0 { // a run that writes fewer keeps fewer
+		keep = min(keep, everyAndLast(c.Trainer.SaveFreq)(p.Steps))
+	}
+	keep++
 	if c.Trainer.KeepBest != "" {
 		keep++
 	}
 	p.Disk = []Item{{fmt.Sprintf("%d checkpoints of %s (one being written)", keep,
-		report.Bytes(one)), keep * one, ""}}
+		report.Bytes(one)), int64(keep) * one, ""}}
 	if c.NeedsReference(p.Stage) {
 		p.Disk = append(p.Disk, Item{"reference", 4 * shape.TrainedCount(model.LM, c.Actor.LoRA),
 			""})
