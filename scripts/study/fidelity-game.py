@@ -4,8 +4,8 @@
     RUNS=runs/fidelity scripts/study/fidelity-game.py [PLOT.svg]
 
 reverse and forward are KL(student || teacher) and KL(teacher || student), nats per token; reverse is
-the mean of three samples of the held-out prompts. rho is the rank correlation of the discriminator
-that the game began with.
+the mean of three samples of the held-out prompts. steps are those of the game, or of SFT; rho is the
+rank correlation of the discriminator that the game began with. The plot has the games of four steps.
 """
 import glob
 import json
@@ -42,16 +42,17 @@ for path in glob.glob(f"{RUNS}/*.json"):
             rho[m[1], int(m[3]), int(m[2])] = r["rho"]
 games = sorted({re.sub(r"\.\d\.json$", "", p) for p in glob.glob(f"{RUNS}/game-*.json")})
 points, start = [], None
-print("game\tupdates\tseed\trho\treverse\tforward")
+print("game\tsteps\tupdates\tseed\trho\treverse\tforward")
 for g in games:
     reports = [json.load(open(p, encoding="utf-8")) for p in sorted(glob.glob(f"{g}.?.json"))]
     reverse, forward = (mean([find(r, k) for r in reports]) for k in ("reverse_kl", "forward_kl"))
-    m = re.search(r"/game-(.+)-(\d+)-(\d+)$", g)
-    arm, step, seed = (m[1], int(m[2]), int(m[3])) if m else ("start", 0, 0)
+    m = re.search(r"/game-(.+?)-(\d+)-(\d+)(?:-at-(\d+))?$", g)
+    arm, step, seed, at = (m[1], int(m[2]), int(m[3]), m[4]) if m else ("start", 0, 0, "0")
     x = rho.get((arm, step, seed))
-    print(f"{arm}\t{30 * step}\t{seed}\t{'-' if x is None else f'{x:.2f}'}\t{reverse:.3f}\t{forward:.3f}")
+    steps = at or ("28" if arm.startswith("sft") else "4")
+    print(f"{arm}\t{steps}\t{30 * step}\t{seed}\t{'-' if x is None else f'{x:.2f}'}\t{reverse:.3f}\t{forward:.3f}")
     start = reverse if arm == "start" else start
-    if x is not None:
+    if x is not None and at is None:
         points.append((x, reverse, arm))
 
 # The plot: what a game gained, over the fidelity of the reward that it followed.

@@ -7,7 +7,9 @@
 #   scripts/study/fidelity-game.sh "ARM ..." "SEED ..." [STEP]
 #   RUNS=folder scripts/study/fidelity-game.py     the table and the plot of all games
 #
-# STEP (2) is the step of the warm-up that the game begins from; GAMESTEPS (4) those of the game.
+# STEP (2) is the step of the warm-up that the game begins from; GAMESTEPS (4) those of the game. A
+# longer game goes on from the short one, and every fourth step is measured too
+# (game-ARM-STEP-SEED-at-N).
 # ARM opd is distillation by the teacher's own log-probabilities, the bound; sft and sft-full are SFT
 # on the teacher's answers, with LoRA or without, of the compute of a warm-up with a likelihood and its
 # game (55 TFLOP: 28 steps).
@@ -30,13 +32,13 @@ measure() {
 measure "$RUNS/half" "$RUNS/game-start"
 for seed in $seeds; do
   for arm in $arms; do
-    run=$RUNS/game-$arm-$step-$seed
-    last=$GAMESTEPS
-    case $arm in sft*) last=$((GAMESTEPS * 7)) ;; esac
+    run=$RUNS/game-$arm-$step-$seed every=4
+    case $arm in sft*) every=28 ;; esac
+    last=$((GAMESTEPS / 4 * every))
     common=(--data "$RUNS/train-half.jsonl" --output "$run" --steps "$last" --seed "$seed" "${machine[@]}"
       data.train_batch_size=30 data.max_prompt_length=128 data.overlong_prompts=filter data.max_response_length=48
       rollout.n=4 rollout.temperature=1 actor.lora.rank=16 actor.optim.lr=3e-4 actor.optim.beta2=0.95
-      actor.ppo_mini_batch_size=5 actor.grad_clip=1 trainer.save_freq=0)
+      actor.ppo_mini_batch_size=5 actor.grad_clip=1 trainer.save_freq=$every trainer.max_ckpt_to_keep=20)
     if [ ! -e "$run/global_step_$last" ]; then
       case $arm in
       sft) "$GAD" sft --model "$RUNS/half" "${common[@]}" actor.optim.lr=1e-3 \
@@ -51,6 +53,10 @@ for seed in $seeds; do
         ;;
       esac
     fi
-    measure "$run/global_step_$last/actor" "$run"
+    for n in $(seq "$every" "$every" "$last"); do
+      [ -d "$run/global_step_$n" ] || continue
+      if [ "$n" = "$every" ]; then out=$run; else out=$run-at-$n; fi
+      measure "$run/global_step_$n/actor" "$out"
+    done
   done
 done
