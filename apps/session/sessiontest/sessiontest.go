@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"gad/apps/session"
 	"gad/data"
@@ -14,6 +15,10 @@ import (
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
 )
+
+func init() {
+	report.BusyDelay = time.Hour // what a slow machine shows is none of what a command says
+}
 
 // Run runs a command and returns its standard output, its messages, and its error as the program
 // writes it. No signal interrupts it. It writes to the disk without syncing.
