@@ -28,22 +28,22 @@ const hung = -1
 // is the error of all, with its phase, without the device's own words around it.
 func TestDevice(t *testing.T) {
 	t.Parallel()
-	const limit = 400 * time.Millisecond
+	const short = 400 * time.Millisecond
 	for _, c := range []struct {
 		name string
-		rank func(g *comm.Group, r int) error
+		rank func(g *comm.Group, r int, limit time.Duration) error
 		want string // on all ranks; "" is none
 	}{
-		{"works", func(g *comm.Group, r int) error {
+		{"works", func(g *comm.Group, r int, limit time.Duration) error {
 			time.Sleep(time.Duration(r) * limit / 4)
 			return g.Device("gradients", 100, 0,
 				func(keepOn func() error) error { return polled(keepOn, limit/4) })
 		}, ""},
-		{"other models", func(g *comm.Group, r int) error {
+		{"other models", func(g *comm.Group, r int, limit time.Duration) error {
 			return g.Device("gradients", 100+r/3, 0,
 				func(func() error) error { t.Errorf("rank %d begins", r); return nil })
 		}, "numbers here, another count on rank"},
-		{"a device fails", func(g *comm.Group, r int) error {
+		{"a device fails", func(g *comm.Group, r int, limit time.Duration) error {
 			return g.Device("gradients", 100, 0, func(keepOn func() error) error {
 				if r == 2 {
 					return errors.New("driver: device 0: no link")
@@ -51,11 +51,11 @@ func TestDevice(t *testing.T) {
 				return polled(keepOn, hung)
 			})
 		}, "ranks: phase update_actor, gradients, rank 2 on "},
-		{"the devices hang", func(g *comm.Group, r int) error {
+		{"the devices hang", func(g *comm.Group, r int, limit time.Duration) error {
 			return g.Device("gradients", 100, 0,
 				func(keepOn func() error) error { return polled(keepOn, hung) })
-		}, "ranks: phase update_actor, gradients: all ranks answer, but their GPUs are not done within 400ms (trainer.rank_timeout): a GPU or the network between them hangs (NCCL_DEBUG=INFO says more)"},
-		{"a rank hangs inside", func(g *comm.Group, r int) error {
+		}, "ranks: phase update_actor, gradients: all ranks answer, but their GPUs are not done within %v (trainer.rank_timeout): a GPU or the network between them hangs (NCCL_DEBUG=INFO says more)"},
+		{"a rank hangs inside", func(g *comm.Group, r int, limit time.Duration) error {
 			return g.Device("gradients", 100, 0, func(keepOn func() error) error {
 				if r == 3 {
 					time.Sleep(4 * limit)
@@ -63,7 +63,7 @@ func TestDevice(t *testing.T) {
 				return polled(keepOn, hung)
 			})
 		}, "ranks: phase update_actor, gradients: rank 3 on "},
-		{"a rank does not come", func(g *comm.Group, r int) error {
+		{"a rank does not come", func(g *comm.Group, r int, limit time.Duration) error {
 			if r == 1 {
 				time.Sleep(4 * limit)
 			}
@@ -73,28 +73,31 @@ func TestDevice(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			begun := time.Now()
-			errs := commtest.Run(4, limit, func(g *comm.Group) error {
-				g.Enter("update_actor")
-				return c.rank(g, g.Rank())
-			})
-			for r, err := range errs {
-				switch want := c.want; {
-				case want == "" && err != nil:
-					t.Errorf("rank %d: %v", r, err)
-				case want != "" && (err == nil || !strings.Contains(err.Error(), want) ||
-					!errors.Is(err, comm.ErrRanks) || strings.Contains(err.Error(), "aborted")):
-					t.Errorf("rank %d: %v\nwant %s", r, err, want)
+			patiently(t, short, func(limit time.Duration) (wrong []string) {
+				begun := time.Now()
+				errs := commtest.Run(4, limit, func(g *comm.Group) error {
+					g.Enter("update_actor")
+					return c.rank(g, g.Rank(), limit)
+				})
+				for r, err := range errs {
+					switch want := strings.ReplaceAll(c.want, "%v", limit.String()); {
+					case want == "" && err != nil:
+						wrong = append(wrong, fmt.Sprintf("rank %d: %v", r, err))
+					case want != "" && (err == nil || !strings.Contains(err.Error(), want) ||
+						!errors.Is(err, comm.ErrRanks) || strings.Contains(err.Error(), "aborted")):
+						wrong = append(wrong, fmt.Sprintf("rank %d: %v\nwant %s", r, err, want))
+					}
 				}
-			}
-			if took := time.Since(begun); took > 20*limit {
-				t.Errorf("took %v", took)
-			}
+				if took := time.Since(begun); took > 20*limit {
+					wrong = append(wrong, fmt.Sprintf("took %v", took))
+				}
+				return wrong
+			})
 		})
 	}
 	var alone *comm.Group
 	if err := alone.Device("gradients", 1, 0,
-		func(keepOn func() error) error { return polled(keepOn, limit/8) }); err != nil {
+		func(keepOn func() error) error { return polled(keepOn, short/8) }); err != nil {
 		t.Error(err)
 	}
 }
