@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,37 +71,4 @@ func TestExport(t *testing.T) {
 	critic := filepath.Join(t.TempDir(), "critic")
 	must(t, "export", "--run", f.path("train"), "--part", "critic", "--output", critic)
 	must(t, "score", "--critic", critic, "--data", f.path("test.jsonl"), "--limit", "1")
-}
-
-func TestData(t *testing.T) {
-	f := ready(t)
-	printed, _ := must(t, "data", "inspect", "--data", f.path("rows.parquet"))
-	for _, text := range []string{"parquet, 50 rows", "content", "teacher_response", "TEACHER"} {
-		if !strings.Contains(printed, text) {
-			t.Errorf("inspect does not print %q:\n%s", text, printed)
-		}
-	}
-	printed, _ = must(t, "data", "validate", "--data", f.path("rows.parquet"), "--model",
-		f.path("student"))
-	for _, text := range []string{"p50", "p99", "0 of 50 (0.0 %) over the limit of 1536",
-		"0 errors"} {
-		if !strings.Contains(printed, text) {
-			t.Errorf("validate does not print %q:\n%s", text, printed)
-		}
-	}
-	printed, _ = must(t, "data", "validate", "--data", f.path("rows.jsonl"), "--model",
-		f.path("student"), "--json")
-	var report map[string]any
-	if err := json.Unmarshal([]byte(printed), &report); err != nil ||
-		strings.Count(printed, "\n") != 1 {
-		t.Errorf("validate --json: %v: %s", err, printed)
-	}
-	bad := filepath.Join(t.TempDir(), "bad.jsonl")
-	if err := os.WriteFile(bad, []byte(`{"content":"a","teacher_response":"b"}`+"\n"+`{"content":"c","teacher_response":" "}`+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	code, printed, said := gad("data", "validate", "--data", bad)
-	if code != exitInput || !strings.Contains(printed, `row 1: no teacher answer in column "teacher_response"`) || said != "gad: data: "+bad+": training refuses rows (errors: 1): correct or remove them\n" {
-		t.Errorf("exit status %d\n%s%s", code, printed, said)
-	}
 }
