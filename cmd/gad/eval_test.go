@@ -47,22 +47,6 @@ func TestFlagsOfScoring(t *testing.T) {
 	}
 }
 
-// gad plan --stage eval and gad eval --dry-run print the same parts, and write nothing.
-func TestEvalPlan(t *testing.T) {
-	f := ready(t)
-	model, rows := f.path("sft", "global_step_60", "actor"), f.path("test.jsonl")
-	for _, args := range [][]string{{"plan", "--stage", "eval"}, {"eval", "--dry-run"}} {
-		printed, _ := must(t, append(args, "--model", model, "--data", rows)...)
-		for _, text := range []string{"memory\n", "student: key/value cache",
-			"fresh discriminators (2 x 3 of 50 steps)", "estimate, from a measurement",
-			"50 of 800 steps, which are 40 passes over 5 pairs"} {
-			if !strings.Contains(printed, text) {
-				t.Errorf("%v does not print %q:\n%s", args, text, printed)
-			}
-		}
-	}
-}
-
 // generateBegun returns the first line of the journal of gad generate --data: the settings of n
 // answers to a prompt, of limit tokens at most.
 func generateBegun(t *testing.T, dir, rows string, n, limit int, temperature float64) string {

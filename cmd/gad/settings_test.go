@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -12,8 +13,12 @@ import (
 type exchange struct {
 	line string // SMALL stands for the settings of the test's runs
 	code int
-	says []string // each once, printed or said; behind "!" not at all
+	// printed or said, with one blank for several; behind "=" once, behind "!" not at all
+	says []string
 }
+
+// blanks are several where one says as much.
+var blanks = regexp.MustCompile(" +")
 
 // answered runs command lines in turn.
 func answered(t *testing.T, rows []exchange) {
@@ -24,10 +29,12 @@ func answered(t *testing.T, rows []exchange) {
 		if code != c.code {
 			t.Errorf("gad %s: exit status %d, want %d\n%.3000s%s", c.line, code, c.code, out, said)
 		}
+		all := blanks.ReplaceAllString(out+said, " ")
 		for _, text := range c.says {
-			text, not := strings.CutPrefix(text, "!")
-			if n := strings.Count(out+said, text); n != map[bool]int{false: 1}[not] {
-				t.Errorf("gad %s: says %d times %q\n%.3000s%s", c.line, n, text, out, said)
+			text = blanks.ReplaceAllString(text, " ")
+			want := strings.TrimLeft(text, "=!")
+			if n := strings.Count(all, want); n == 0 != (text[0] == '!') || text[0] == '=' && n > 1 {
+				t.Errorf("gad %s: says %d times %q\n%.3000s%s", c.line, n, want, out, said)
 			}
 		}
 	}
@@ -45,41 +52,41 @@ func TestSettingsAreTold(t *testing.T) {
 	}
 	answered(t, []exchange{
 		{sft + "--output a --steps 2 SMALL trainer.test_freq=1 actor.optim.lr=1e-3", exitDone, []string{
-			"warning: rollout.n=4 has no effect: gad sft does not read it\n",
-			"warning: critic.optim.lr=1e-3 has no effect: gad sft does not read it\n",
-			"warning: trainer.test_freq=1 has no effect: there are no validation data: give --val-data FILE\n",
+			"=warning: rollout.n=4 has no effect: gad sft does not read it\n",
+			"=warning: critic.optim.lr=1e-3 has no effect: gad sft does not read it\n",
+			"=warning: trainer.test_freq=1 has no effect: there are no validation data: give --val-data FILE\n",
 			"!actor.optim.lr=1e-3 has no effect", "!actor.max_token_len=512 has"}},
 		{"resume a --steps 3 actor.optim.lr=2e-3", exitDone, []string{
-			"resumed with another setting: actor.optim.lr was 0.001, now 0.002\n",
-			"resumed with another setting: trainer.total_steps was 2, now 3\n", "step 3/3"}},
+			"=resumed with another setting: actor.optim.lr was 0.001, now 0.002\n",
+			"=resumed with another setting: trainer.total_steps was 2, now 3\n", "step 3/3"}},
 		{"resume a", exitDone, []string{"already finished", "!another setting"}},
 		{fmt.Sprintf("sft --model student --data test.jsonl --val-data train.arrow --output b SMALL data.train_batch_size=%d trainer.val_rows=3", n+1), exitDone, []string{
-			fmt.Sprintf("warning: data.train_batch_size %d is more than the %d rows: every step takes each row several times: lower it\n", n+1, n),
-			fmt.Sprintf("warning: %d rows at data.train_batch_size %d are 1 step, and the student learns in 1: ", n, n+1),
-			"validation: the first 3 of "}},
+			fmt.Sprintf("=warning: data.train_batch_size %d is more than the %d rows: every step takes each row several times: lower it\n", n+1, n),
+			fmt.Sprintf("=warning: %d rows at data.train_batch_size %d are 1 step, and the student learns in 1: ", n, n+1),
+			"=validation: the first 3 of "}},
 		{fmt.Sprintf("plan --stage warmup --model student --data test.jsonl data.max_prompt_length=64 data.max_response_length=14 data.train_batch_size=%d rollout.n=2 critic.optim.lr=0", n), exitDone, []string{
-			fmt.Sprintf("gad: warning: %d rows at data.train_batch_size %d are 1 step, and the student learns in 1: ", n, n),
-			"gad: warning: rollout.n is 2: with fewer than 4 answers ",
-			"gad: warning: critic.optim.lr is 0: the discriminator will not change\n"}},
+			fmt.Sprintf("=gad: warning: %d rows at data.train_batch_size %d are 1 step, and the student learns in 1: ", n, n),
+			"=gad: warning: rollout.n is 2: with fewer than 4 answers ",
+			"=gad: warning: critic.optim.lr is 0: the discriminator will not change\n"}},
 		{game + "--output c --steps 1 actor.optim.lr=3e-3 trainer.critic_warmup=1 trainer.critic_warmup_until=10 trainer.critic_warmup_max=2", exitDone, []string{
-			"warning: actor.optim.lr is 0.003: ", "at most 2 steps: up to 2 for the discriminator alone (trainer.critic_warmup_max), then 0"}},
+			"=warning: actor.optim.lr is 0.003: ", "=at most 2 steps: up to 2 for the discriminator alone (trainer.critic_warmup_max), then 0"}},
 		// A game whose student never learns says so, and a warm-up; whoever gives both wants it.
 		{"warmup --model student --data train.arrow --output d --steps 2 SMALL --critic-warmup 2 --dry-run", exitDone, []string{"!will not be trained"}},
 		{game + "--output d --steps 1 SMALL --critic-warmup 5 trainer.warmup_objective=policy", exitDone, []string{
-			"warning: trainer.critic_warmup 5 is not below the number of steps of the run, 1: the student will not be trained\n",
-			"warning: trainer.warmup_objective=policy has no effect: gad train does not read it\n"}},
+			"=warning: trainer.critic_warmup 5 is not below the number of steps of the run, 1: the student will not be trained\n",
+			"=warning: trainer.warmup_objective=policy has no effect: gad train does not read it\n"}},
 		// A setting that was empty when a run began is not printed as nothing.
 		{game + "--output d --steps 1 SMALL --critic-warmup 5 trainer.warmup_objective=policy model.reward_path=student", exitUsage, []string{
-			"model.reward_path was not set when the run in d began, now it is "}},
+			"=model.reward_path was not set when the run in d began, now it is "}},
 		{"generate --model student --prompt Add -n 3 --max-new-tokens 1", exitDone,
 			[]string{"gad: note: 3 of 3 answers cut at 1 token\n"}},
-		{"train", exitUsage, []string{"settings: trainer.resume_from: no warm-up to start from: give --resume RUN (made by gad warmup)\n"}},
+		{"train", exitUsage, []string{"=settings: trainer.resume_from: no warm-up to start from: give --resume RUN (made by gad warmup)\n"}},
 		// A file overrides what is inherited, and says so.
 		{game + "--config run.yaml --output e --dry-run", exitDone, []string{
-			"run.yaml overrides the settings of warmup: data.max_response_length was 14, now 12\n"}},
+			"=run.yaml overrides the settings of warmup: data.max_response_length was 14, now 12\n"}},
 		// A preset overrides no value that the warm-up had of its own; what is given again does.
 		{game + "--preset small --output e --dry-run", exitDone, []string{
-			"preset small gives way to warmup: data.max_response_length was 256, now 14\n",
+			"=preset small gives way to warmup: data.max_response_length was 256, now 14\n",
 			"max_response_length: 14\n", "lr: 0.0003\n"}},
 		{game + "--preset small --output e --dry-run data.max_response_length=20", exitDone,
 			[]string{"max_response_length: 20\n"}},
@@ -186,7 +193,7 @@ func TestResumeOfADamagedRun(t *testing.T) {
 	linked(t, "student", "train.arrow")
 	const run, line = "lr=1e-3", "sft --model student --data train.arrow --output lr=1e-3 --steps 2 SMALL actor.optim.lr=1e-3 actor.optim.lr=2e-3 trainer.save_freq=1"
 	answered(t, []exchange{{line, exitDone, []string{
-		"warning: actor.optim.lr is given twice: actor.optim.lr=2e-3 holds, actor.optim.lr=1e-3 does not\n"}}})
+		"=warning: actor.optim.lr is given twice: actor.optim.lr=2e-3 holds, actor.optim.lr=1e-3 does not\n"}}})
 	put := func(name, text string) {
 		t.Helper()
 		if err := os.WriteFile(filepath.Join(run, name), []byte(text), 0o644); err != nil {
