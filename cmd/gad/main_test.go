@@ -43,6 +43,18 @@ func must(t testing.TB, args ...string) (stdout, stderr string) {
 	return out, err
 }
 
+// words returns the words of a command line without blanks in them; SMALL stands for the settings of
+// the test's runs.
+func words(line string) []string {
+	return strings.Fields(strings.ReplaceAll(line, "SMALL", strings.Join(small, " ")))
+}
+
+// does runs a command line of such words that has to succeed and returns what it prints and says.
+func does(t testing.TB, line string) (printed, said string) {
+	t.Helper()
+	return must(t, words(line)...)
+}
+
 // slow leaves a test out of the quick cycle, go test -short.
 func slow(t testing.TB) {
 	t.Helper()

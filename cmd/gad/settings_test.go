@@ -24,8 +24,7 @@ var blanks = regexp.MustCompile(" +")
 func answered(t *testing.T, rows []exchange) {
 	t.Helper()
 	for _, c := range rows {
-		code, out, said := gad(strings.Fields(
-			strings.ReplaceAll(c.line, "SMALL", strings.Join(small, " ")))...)
+		code, out, said := gad(words(c.line)...)
 		if code != c.code {
 			t.Errorf("gad %s: exit status %d, want %d\n%.3000s%s", c.line, code, c.code, out, said)
 		}
