@@ -208,6 +208,7 @@ var doubles = map[string]string{
 	"internal/gguf/gguftest":         "internal/gguf",
 	"internal/endpoint/endpointtest": "internal/endpoint",
 	"apps/chat/chattest":             "apps/chat",
+	"apps/serve":                     "trainer/scoring", // scores for a client as vLLM does
 	"apps/pull/hubtest":              "apps/pull",
 	"internal/vfs/vfstest":           "internal/vfs",
 	"device":                         "internal/compute", // opens one of them, for the examples

@@ -75,7 +75,8 @@ disk() {
 
 # Row 19: many steps without a stop.
 memory() {
-  rows '^TestSteady(Heap|Memory)$' ./cmd/gad -steady "${GAD_STEPS:-5000}"
+  rows '^TestSteadyMemory$' ./cmd/gad -steady "${GAD_STEPS:-5000}"
+  GAD_STEPS=${GAD_STEPS:-5000} rows '^TestSteadyHeap$' ./trainer
   rows '^TestRunOutOfMemory$' ./trainer
 }
 

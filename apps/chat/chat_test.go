@@ -21,6 +21,7 @@ import (
 	"gad/trainer"
 	"gad/trainer/config"
 	"gad/trainer/export"
+	"gad/trainer/modeltest"
 )
 
 // longest is what the student of the tests takes, tokens.
@@ -164,13 +165,57 @@ func TestChatKeepsNoTurn(t *testing.T) {
 			want.WriteString(text + "\n")
 		}
 	}
-	var out, said strings.Builder
-	talk := &talk{s: &session.Session{Out: &out, Err: &said},
-		o: Options{Sampling: sampled, MaxNew: 40, Seed: 1}, m: l, speaker: &speaker{m: l.Model},
-		in: strings.NewReader(script.String())}
-	defer talk.speaker.close()
-	if err := talk.run(); err != nil || out.String() != want.String() {
-		t.Errorf("%v\n got %q\nwant %q\n%s", err, out.String(), want.String(), said.String())
+	out, said, err := talks(l, Options{Sampling: sampled, MaxNew: 40, Seed: 1}, script.String())
+	if err != nil || out != want.String() {
+		t.Errorf("%v\n got %q\nwant %q\n%s", err, out, want.String(), said)
+	}
+}
+
+// talks holds a conversation by the lines of a script.
+func talks(l *session.Model, o Options, script string) (out, said string, err error) {
+	var printed, messages strings.Builder
+	t := &talk{s: &session.Session{Out: &printed, Err: &messages}, o: o, m: l, system: o.System,
+		speaker: &speaker{m: l.Model}, in: strings.NewReader(script)}
+	defer t.speaker.close()
+	err = t.run()
+	return printed.String(), messages.String(), err
+}
+
+// Lines of a pipe that get no answer are told, and why; a message that has no room is not the fault
+// of the conversation before it. Behind them the conversation goes on, or begins anew.
+func TestLinesWithoutAnswer(t *testing.T) {
+	l := chatter(t, modeltest.Student(t), 0)
+	o := Options{MaxNew: 14, Seed: 1}
+	first, _, err := talks(l, o, "Add 1+2+3\n")
+	if err != nil || len(first) < 2 {
+		t.Fatalf("%q, %v", first, err)
+	}
+	long := strings.Repeat("Add 1+2+3 ", 40)
+	for _, c := range []struct{ script, system, out, said, err string }{
+		{"/frobnicate\n\nAdd 1+2+3", "", first,
+			"gad: chat: /frobnicate: is not known: /help lists the commands\n",
+			"chat: line 1 got no answer"},
+		{"Add 1+2+3\n/exit\nAdd 1+2+3\n", "", first, "", ""},
+		{long + "\n/exit\nAdd 1+2+3\n", "", "", "gad: chat: the message of line 1 has 417 tokens, the model takes 128 with the answer: shorten it\n", "chat: line 1 got no answer"},
+		{"Add 1+2+3\n", long, "", "gad: chat: the message of line 1 with the system message has 435 tokens, the model takes 128 with the answer: shorten one of them\n", "chat: line 1 got no answer"},
+		{"\xff\n", "", "", "", "chat: standard input is not UTF-8 text"},
+	} {
+		o.System = c.system
+		out, said, err := talks(l, o, c.script)
+		if out != c.out || said != c.said || (err == nil) != (c.err == "") ||
+			err != nil && err.Error() != c.err {
+			t.Errorf("%.30q: prints %q, says %q, %v\nwant %q, %q, %s", c.script, out, said, err,
+				c.out, c.said, c.err)
+		}
+	}
+	// A conversation that the model has no room for is not answered, and can begin anew.
+	o.System = ""
+	out, said, err := talks(l, o, strings.Repeat("Add 1+2+3\n", 20)+"/reset\nAdd 1+2+3\n")
+	n := strings.Count(said, " tokens, the model takes 128 with the answer: /reset begins a new one\n")
+	if err == nil || n < 2 || !strings.Contains(said, "gad: chat: the conversation with the message of line 20 has ") ||
+		!strings.HasSuffix(out, first) || !strings.HasPrefix(err.Error(),
+		fmt.Sprintf("chat: %d lines got no answer: %d, %d, ", n, 21-n, 22-n)) {
+		t.Errorf("prints %q, says %s, %v", out, said, err)
 	}
 }
 

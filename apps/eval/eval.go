@@ -95,6 +95,7 @@ type evaluation struct {
 
 	answering atomic.Bool  // students have begun to answer
 	saved     atomic.Int64 // number of answers in --output
+	counted   atomic.Int64 // number of answers in the newest save, done or under way
 }
 
 // outputFile returns the file of --output.
@@ -117,7 +118,13 @@ func (e *evaluation) stopMessage() string {
 
 // savedState returns, for messages, what --output holds if the process ends now.
 func (e *evaluation) savedState() string {
-	if n := e.saved.Load(); n > 0 {
+	n := e.saved.Load()
+	if n == 0 { // a first save may be on the disk before it is noted
+		if _, err := e.s.FS.Stat(e.o.Output); e.o.Output != "" && err == nil {
+			n = e.counted.Load()
+		}
+	}
+	if n > 0 {
 		return fmt.Sprintf("%s has %d answers, as they were before", e.o.Output, n)
 	}
 	return "nothing is written"
@@ -589,6 +596,7 @@ func (e *evaluation) save() error {
 		}
 		n += int64(len(rows))
 	}
+	e.counted.Store(n)
 	if err := e.outputFile().Write(e.s.FS, b.Bytes(), "eval: "+e.savedState()); err != nil {
 		return err
 	}

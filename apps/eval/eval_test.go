@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"math"
@@ -418,5 +419,23 @@ func TestEvalWithoutScores(t *testing.T) {
 	if e := sessiontest.Lines[figures](t, printed)[0]; e.Check != nil || e.CI != nil ||
 		e.Unchecked != 10 || !strings.Contains(said, "10 of 10 answers") {
 		t.Errorf("%s\n%s", printed, said)
+	}
+}
+
+// The first save counts from when its file is there, noted or not: a process that ends at once says
+// what is on the disk.
+func TestFirstSaveCounts(t *testing.T) {
+	var said bytes.Buffer
+	e := &evaluation{s: sessiontest.New(&said, &said, t.Context()),
+		o: Options{Output: filepath.Join(t.TempDir(), "rows.jsonl")}}
+	e.counted.Store(4) // under way
+	if got := e.savedState(); got != "nothing is written" {
+		t.Errorf("%q", got)
+	}
+	if err := os.WriteFile(e.o.Output, []byte("{}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := e.savedState(); got != e.o.Output+" has 4 answers, as they were before" {
+		t.Errorf("%q", got)
 	}
 }

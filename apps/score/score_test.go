@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"gad/apps/session/sessiontest"
 	"gad/data"
 	"gad/device"
+	"gad/internal/report"
 	"gad/model"
 	"gad/trainer/modeltest"
 )
@@ -128,5 +130,30 @@ func TestTextAndIDs(t *testing.T) {
 	cut.MaxResponse = 3
 	if printed := scores(t, cut); !sessiontest.Lines[line](t, printed)[0].Truncated {
 		t.Errorf("a cut answer is not marked: %s", printed)
+	}
+}
+
+// Both commands say how far they are while their lines go to a file.
+func TestBars(t *testing.T) {
+	old := report.BusyDelay
+	report.BusyDelay = 0
+	defer func() { report.BusyDelay = old }()
+	rows := filepath.Join(t.TempDir(), "rows.jsonl")
+	if err := os.WriteFile(rows, []byte(strings.Repeat(`{"content":"Add 1+2","teacher_response":"it is 3"}`+"\n", 2000)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, command := range map[string]func(s *session.Session) error{
+		"log-probabilities": func(s *session.Session) error {
+			return LogProbs(s, scoring(modeltest.Student(t), rows, 0), 1)
+		},
+		"scores": func(s *session.Session) error {
+			return Scores(s, scoring(modeltest.Critic(t), rows, 0))
+		},
+	} {
+		printed, said := sessiontest.Must(t, command)
+		if !regexp.MustCompile(`  `+name+`, rows \d+/2000`).MatchString(said) ||
+			strings.Count(printed, "\n") != 2000 {
+			t.Errorf("%s: prints %d lines and says\n%s", name, strings.Count(printed, "\n"), said)
+		}
 	}
 }

@@ -1,13 +1,16 @@
 package task
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"gad/apps/session/sessiontest"
 	"gad/data"
+	"gad/internal/fault"
 )
 
 // contents returns the files below dir.
@@ -74,6 +77,38 @@ func TestFolder(t *testing.T) {
 			if before[name] != after[name] {
 				t.Errorf("%s: %s differs", k.Name, name)
 			}
+		}
+	}
+}
+
+// A folder of another task, of this one with other numbers, or of other files is left as it is.
+func TestFolderIsNotOverwritten(t *testing.T) {
+	f := Kinds()[0].Folder()
+	f.Dir, f.Counts[Train] = filepath.Join(t.TempDir(), "task"), 20
+	sessiontest.Must(t, f.Write)
+	before := contents(t, f.Dir)
+	const another = ": contains another task, or this one with another seed or number of rows: nothing is overwritten: give another --output\n"
+	for want, change := range map[string]func(f *Folder){
+		"rows" + another:    func(f *Folder) { f.Counts = map[string]int{Train: 21} },
+		"student" + another: func(f *Folder) { f.StudentSeed++ },
+		"files: contains other files: nothing is overwritten: give another --output\n": func(f *Folder) {
+			f.Dir = t.TempDir()
+			if err := os.WriteFile(filepath.Join(f.Dir, "notes"), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		f := f
+		change(&f)
+		_, want, _ = strings.Cut(want, ":")
+		_, said, err := sessiontest.Run(f.Write)
+		if !errors.Is(err, fault.ErrUsage) || said != "gad: task make: "+f.Dir+":"+want {
+			t.Errorf("%v: %s", err, said)
+		}
+	}
+	for name, text := range contents(t, f.Dir) {
+		if before[name] != text {
+			t.Errorf("%s was changed", name)
 		}
 	}
 }

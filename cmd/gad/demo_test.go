@@ -17,8 +17,11 @@ import (
 	"gad/internal/vfs"
 )
 
-// tinyDemo is a demo of a few steps in dir; it returns what it prints.
-func tinyDemo(t *testing.T, dir string) (out, said string, err error) {
+// demoed plays a demo of so many rows and steps of SFT in dir, and one step of its other stages, with
+// more settings of these. It wants texts to be said and printed, in which $DIR and $GAD stand for the
+// folder and the program, and reads demo.json into got.
+func demoed(t *testing.T, o demo.Options, rows, test int, steps string, sft, game []string,
+	say, print []string, got any) (out, said string) {
 	t.Helper()
 	be, err := cpu.New(cpu.Options{})
 	if err != nil {
@@ -26,63 +29,57 @@ func tinyDemo(t *testing.T, dir string) (out, said string, err error) {
 	}
 	defer be.Close()
 	var stdout, stderr bytes.Buffer
-	size := demo.SizeOf(false, false, false)
-	size.Rows, size.TestRows = 100, 20
-	size.SFT = append(told(size.SFT, "--steps", "20"), "data.train_batch_size=8",
-		"actor.optim.lr_warmup_steps=5")
-	size.Warmup = append(told(size.Warmup), "data.train_batch_size=4",
-		"trainer.critic_warmup_max=20")
-	size.Train = append(told(size.Train, "--steps", "1"), "data.train_batch_size=4")
+	size := demo.SizeOf(false, o.Episodes, o.Thought)
+	size.Rows, size.TestRows = rows, test
+	size.SFT = append(replaced(size.SFT, "--steps", steps), sft...)
+	size.Warmup = append(replaced(replaced(size.Warmup, "--steps", "1"), "--critic-warmup", "1"),
+		game...)
+	size.Train = append(replaced(size.Train, "--steps", "1"), game...)
 	p := &program{out: &stdout}
-	err = demo.Run(context.Background(),
-		demo.Options{Dir: dir, Seed: 2, Size: size, Backend: be, FS: files(), Gad: p.runNested,
-			Out: &stdout, Console: &stderr, Flags: []string{"--seed", "2"}})
-	return stdout.String(), stderr.String(), err
+	o.Seed, o.Size, o.Backend, o.FS, o.Gad = 2, size, be, files(), p.runNested
+	o.Out, o.Console, o.Flags = &stdout, &stderr, []string{"--seed", "2"}
+	err = demo.Run(context.Background(), o)
+	out, said = stdout.String(), stderr.String()
+	if err != nil {
+		t.Fatal(err, said)
+	}
+	names := strings.NewReplacer("$DIR", o.Dir, "$GAD", o.Program)
+	for _, text := range say {
+		if !strings.Contains(said, names.Replace(text)) {
+			t.Errorf("does not say %q:\n%s", names.Replace(text), said)
+		}
+	}
+	for _, text := range print {
+		if !strings.Contains(out, names.Replace(text)) {
+			t.Errorf("does not print %q:\n%s", names.Replace(text), out)
+		}
+	}
+	raw, err := os.ReadFile(filepath.Join(o.Dir, "demo.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(raw, got); err != nil {
+		t.Fatal(err)
+	}
+	for _, flags := range []string{"", " --seed 2 --fast"} {
+		answered(t, []exchange{{"demo --dir " + o.Dir + flags, exitUsage, []string{"=gad: demo: " + o.Dir +
+			": contains another demo, with another --seed, --fast, --episodes or --thought: nothing is overwritten: give another --dir\n"}}})
+	}
+	return out, said
+}
+
+// replaced are the settings with the value of one flag replaced.
+func replaced(settings []string, flag, value string) []string {
+	settings = slices.Clone(settings)
+	settings[slices.Index(settings, flag)+1] = value
+	return settings
 }
 
 // The demo of long thought: one student in one sequence, one in chunks that then plays the game,
 // with whole thoughts and with trees of them.
 func TestDemoThought(t *testing.T) {
 	slow(t)
-	be, err := cpu.New(cpu.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer be.Close()
 	dir := filepath.Join(t.TempDir(), "demo")
-	var out, said bytes.Buffer
-	size := demo.SizeOf(false, false, true)
-	size.Rows, size.TestRows = 40, 4
-	few := []string{"data.train_batch_size=2", "rollout.n=2", "rollout.chunks=2",
-		"critic.ppo_mini_batch_size=1"}
-	size.SFT = append(told(size.SFT, "--steps", "6"), "data.train_batch_size=2",
-		"actor.optim.lr_warmup_steps=2")
-	size.Warmup = append(told(told(size.Warmup, "--steps", "1"), "--critic-warmup", "1"), few...)
-	size.Train = append(told(size.Train, "--steps", "1"), few...)
-	p := &program{out: &out}
-	err = demo.Run(context.Background(),
-		demo.Options{Dir: dir, Thought: true, Program: built(t), Seed: 2, Size: size, Backend: be,
-			FS: files(), Gad: p.runNested, Out: &out, Console: &said, Flags: []string{"--seed", "2"}})
-	if err != nil {
-		t.Fatal(err, said.String())
-	}
-	for _, text := range []string{"$ gad task make walks --output " + dir,
-		" rollout.chunk=80 rollout.carry=16 ", "$ gad train --data ",
-		"longer.arrow --checker '" + built(t) + " task check walks'"} {
-		if !strings.Contains(said.String(), text) {
-			t.Errorf("does not say %q:\n%s", text, said.String())
-		}
-	}
-	for _, text := range []string{"4 unseen walks each", "\none sequence  ", "\nchunks  ",
-		"\nchunks, game  ", "\nchunks, branches  ", "  gad generate --model " + dir} {
-		if !strings.Contains(out.String(), text) {
-			t.Errorf("does not print %q:\n%s", text, out.String())
-		}
-	}
-	raw, err := os.ReadFile(filepath.Join(dir, "demo.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var got struct {
 		Kind     string
 		Students []struct {
@@ -92,20 +89,21 @@ func TestDemoThought(t *testing.T) {
 			TFLOP   float64
 		}
 	}
-	if err := json.Unmarshal(raw, &got); err != nil {
-		t.Fatal(err)
-	}
+	demoed(t, demo.Options{Dir: dir, Thought: true, Program: built(t)}, 40, 4, "6",
+		[]string{"data.train_batch_size=2", "actor.optim.lr_warmup_steps=2"},
+		[]string{"data.train_batch_size=2", "rollout.n=2", "rollout.chunks=2",
+			"critic.ppo_mini_batch_size=1"},
+		[]string{"$ gad task make walks --output $DIR", " rollout.chunk=80 rollout.carry=16 ",
+			"$ gad train --data ", "longer.arrow --checker '$GAD task check walks'"},
+		[]string{"4 unseen walks each", "\none sequence  ", "\nchunks  ", "\nchunks, game  ",
+			"\nchunks, branches  ", "  gad generate --model $DIR"}, &got)
 	if got.Kind != "walks" || len(got.Students) != 4 {
-		t.Fatalf("demo.json: %s", raw)
+		t.Fatalf("demo.json: %+v", got)
 	}
 	for i, s := range got.Students {
-		if len(s.Right) != 2 || s.TFLOP <= 0 || s.Context != []int{400, 80, 80, 80}[i] {
+		if len(s.Right) != 2 || s.TFLOP <= 0 || s.Context != []int{400, 80, 80, 80}[i] ||
+			i > 1 && s.TFLOP <= got.Students[1].TFLOP { // that of the SFT before it
 			t.Errorf("demo.json: student %d is %+v", i, s)
-		}
-	}
-	for _, s := range got.Students[2:] {
-		if sft := got.Students[1].TFLOP; s.TFLOP <= sft {
-			t.Errorf("%s took %g TFLOP with the SFT before it, %g", s.Stage, s.TFLOP, sft)
 		}
 	}
 	if rows, err := report.ReadMetrics(vfs.OS, filepath.Join(dir, "branches")); err != nil ||
@@ -117,46 +115,6 @@ func TestDemoThought(t *testing.T) {
 // The demo of episodes: its stages play in the environment, and its table says what demo.json says.
 func TestDemoEpisodes(t *testing.T) {
 	slow(t)
-	be, err := cpu.New(cpu.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer be.Close()
-	dir := filepath.Join(t.TempDir(), "demo")
-	var out, said bytes.Buffer
-	size := demo.SizeOf(false, true, false)
-	size.Rows, size.TestRows = 40, 8
-	size.SFT = append(told(size.SFT, "--steps", "12"), "data.train_batch_size=2",
-		"actor.optim.lr_warmup_steps=3")
-	few := []string{"data.train_batch_size=2", "rollout.n=2", "env.max_turns=3"}
-	size.Warmup = append(told(told(size.Warmup, "--steps", "1"), "--critic-warmup", "1"), few...)
-	size.Train = append(told(size.Train, "--steps", "1"), few...)
-	p := &program{out: &out}
-	env := built(t) + " env doors"
-	err = demo.Run(context.Background(),
-		demo.Options{Dir: dir, Episodes: true, Program: built(t), Seed: 2, Size: size, Backend: be,
-			FS: files(), Gad: p.runNested, Out: &out, Console: &said, Flags: []string{"--seed", "2"}})
-	if err != nil {
-		t.Fatal(err, said.String())
-	}
-	for _, text := range []string{"$ gad task make doors --output " + dir, "$ gad sft --data ",
-		" --env '" + env + "' --steps 1 ", "$ gad train --data ", "$ gad eval --data "} {
-		if !strings.Contains(said.String(), text) {
-			t.Errorf("does not say %q:\n%s", text, said.String())
-		}
-	}
-	for _, text := range []string{"8 unseen houses", "\nSFT  ", "\nSFT, equal compute  ",
-		"\nGAD on episodes  ", "The teacher always leaves the house",
-		"  gad generate --model " + dir,
-		" --env 'gad env doors' "} {
-		if !strings.Contains(out.String(), text) {
-			t.Errorf("does not print %q:\n%s", text, out.String())
-		}
-	}
-	raw, err := os.ReadFile(filepath.Join(dir, "demo.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var got struct {
 		Students []struct {
 			Stage  string
@@ -164,9 +122,15 @@ func TestDemoEpisodes(t *testing.T) {
 			Labels map[string]int
 		}
 	}
-	if err := json.Unmarshal(raw, &got); err != nil {
-		t.Fatal(err)
-	}
+	demoed(t, demo.Options{Dir: filepath.Join(t.TempDir(), "demo"), Episodes: true,
+		Program: built(t)}, 40, 8, "12",
+		[]string{"data.train_batch_size=2", "actor.optim.lr_warmup_steps=3"},
+		[]string{"data.train_batch_size=2", "rollout.n=2", "env.max_turns=3"},
+		[]string{"$ gad task make doors --output $DIR", "$ gad sft --data ",
+			" --env '$GAD env doors' --steps 1 ", "$ gad train --data ", "$ gad eval --data "},
+		[]string{"8 unseen houses", "\nSFT  ", "\nSFT, equal compute  ", "\nGAD on episodes  ",
+			"The teacher always leaves the house", "  gad generate --model $DIR",
+			" --env 'gad env doors' "}, &got)
 	for i, stage := range []string{"sft", "sft-equal-compute", "gad"} {
 		s := got.Students[i]
 		episodes := 0
@@ -177,56 +141,26 @@ func TestDemoEpisodes(t *testing.T) {
 			t.Errorf("student %d is %+v, want stage %s and 8 episodes", i, s, stage)
 		}
 	}
-	code, _, told := gad("demo", "--dir", dir, "--seed", "2")
-	if code != exitUsage || told != "gad: demo: "+dir+": contains another demo, with another --seed, --fast, --episodes or --thought: nothing is overwritten: give another --dir\n" {
-		t.Errorf("the other demo in that folder: exit status %d, %s", code, told)
-	}
-}
-
-// told are the settings with the value of one flag replaced.
-func told(settings []string, flag ...string) []string {
-	settings = slices.Clone(settings)
-	if len(flag) > 0 {
-		settings[slices.Index(settings, flag[0])+1] = flag[1]
-	}
-	return settings
 }
 
 // The demo's stages are commands, its table says what demo.json says, and the same
 // command again finds everything done.
 func TestDemo(t *testing.T) {
 	slow(t)
-	dir := filepath.Join(t.TempDir(), "demo")
-	out, said, err := tinyDemo(t, dir)
-	if err != nil {
-		t.Fatal(err, said)
+	o := demo.Options{Dir: filepath.Join(t.TempDir(), "demo")}
+	var got struct{ Rows []map[string]any }
+	play := func() (out, said string) {
+		t.Helper()
+		return demoed(t, o, 100, 20, "20",
+			[]string{"data.train_batch_size=8", "actor.optim.lr_warmup_steps=5"},
+			[]string{"data.train_batch_size=4", "trainer.critic_warmup_until=0"},
+			[]string{"$ gad task make two-forms --output $DIR", "$ gad sft --data ",
+				"$ gad warmup --data ", "$ gad train --data ", "evaluating on 20 held-out prompts"},
+			[]string{"20 unseen prompts", "\nSFT  ", "\nSFT, equal compute  ",
+				"\nafter the warm-up  ", "\nGAD  ", "  gad generate --model $DIR", "within noise",
+				"\nGAD                  the game: "}, &got)
 	}
-	for _, text := range []string{"$ gad task make two-forms --output " + dir, "$ gad sft --data ",
-		"$ gad warmup --data ", "$ gad train --data ", "evaluating on 20 held-out prompts"} {
-		if !strings.Contains(said, text) {
-			t.Errorf("does not say %q:\n%s", text, said)
-		}
-	}
-	for _, text := range []string{"20 unseen prompts", "\nSFT  ", "\nSFT, equal compute  ",
-		"\nafter the warm-up  ", "\nGAD  ", "  gad generate --model " + dir, "within noise",
-		"\nGAD                  the game: "} {
-		if !strings.Contains(out, text) {
-			t.Errorf("does not print %q:\n%s", text, out)
-		}
-	}
-	if n := strings.Count(demo.Why, ".\n"); n != 3 {
-		t.Errorf("%d sentences under the table, want 3", n)
-	}
-	raw, err := os.ReadFile(filepath.Join(dir, "demo.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got struct {
-		Rows []map[string]any `json:"rows"`
-	}
-	if err := json.Unmarshal(raw, &got); err != nil {
-		t.Fatal(err)
-	}
+	out, _ := play()
 	var stages []string
 	for _, row := range got.Rows {
 		stages = append(stages, row["stage"].(string))
@@ -244,9 +178,8 @@ func TestDemo(t *testing.T) {
 		if math.Abs(forms-1) > 1e-9 {
 			t.Errorf("%s: the shares of the forms add up to %g", row["stage"], forms)
 		}
-		if info, err := os.Stat(filepath.Join(row["folder"].(string),
-			"model.safetensors")); err != nil || info.Size() == 0 {
-			t.Errorf("%s: no student: %v", row["stage"], err)
+		if fileText(filepath.Join(row["folder"].(string), "model.safetensors")) == "" {
+			t.Errorf("%s: no student", row["stage"])
 		}
 	}
 	if want := []string{"sft", "sft-equal-compute", "warmup", "gad"}; !slices.Equal(stages, want) {
@@ -256,19 +189,9 @@ func TestDemo(t *testing.T) {
 	if step := got.Rows[0]["tflop"].(float64) / 20; math.Abs(equal-game) > step {
 		t.Errorf("SFT at equal compute takes %g TFLOP, the game %g, a step %g", equal, game, step)
 	}
-
-	again, said, err := tinyDemo(t, dir)
-	if err != nil || strings.Count(said, "already finished") != 4 {
-		t.Errorf("again: %v\n%s", err, said)
-	}
+	again, said := play()
 	lines := func(s string) []string { return strings.Split(s, "\n")[:8] }
-	if !slices.Equal(lines(again), lines(out)) {
-		t.Errorf("again:\n%s\nwas\n%s", again, out)
-	}
-	for _, flags := range [][]string{{}, {"--seed", "2", "--fast"}} {
-		code, _, said := gad(append([]string{"demo", "--dir", dir}, flags...)...)
-		if code != exitUsage || said != "gad: demo: "+dir+": contains another demo, with another --seed, --fast, --episodes or --thought: nothing is overwritten: give another --dir\n" {
-			t.Errorf("%q in that folder: exit status %d, %s", flags, code, said)
-		}
+	if strings.Count(said, "already finished") != 4 || !slices.Equal(lines(again), lines(out)) {
+		t.Errorf("again:\n%s%s\nwas\n%s", said, again, out)
 	}
 }

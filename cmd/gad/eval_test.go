@@ -47,22 +47,6 @@ func TestFlagsOfScoring(t *testing.T) {
 	}
 }
 
-// gad plan --stage eval and gad eval --dry-run print the same parts, and write nothing.
-func TestEvalPlan(t *testing.T) {
-	f := ready(t)
-	model, rows := f.path("sft", "global_step_60", "actor"), f.path("test.jsonl")
-	for _, args := range [][]string{{"plan", "--stage", "eval"}, {"eval", "--dry-run"}} {
-		printed, _ := must(t, append(args, "--model", model, "--data", rows)...)
-		for _, text := range []string{"memory\n", "student: key/value cache",
-			"fresh discriminators (2 x 3 of 50 steps)", "estimate, from a measurement",
-			"50 of 800 steps, which are 40 passes over 5 pairs"} {
-			if !strings.Contains(printed, text) {
-				t.Errorf("%v does not print %q:\n%s", args, text, printed)
-			}
-		}
-	}
-}
-
 // generateBegun returns the first line of the journal of gad generate --data: the settings of n
 // answers to a prompt, of limit tokens at most.
 func generateBegun(t *testing.T, dir, rows string, n, limit int, temperature float64) string {
@@ -86,31 +70,26 @@ func generateBegun(t *testing.T, dir, rows string, n, limit int, temperature flo
 		sum.Sum(nil), set.Digest(), n, limit, temperature)
 }
 
-// The prompt may come from standard input.
+// The prompt may come from standard input; what is refused of it: TestReadPrompt of apps/generate.
 func TestPromptFromStdin(t *testing.T) {
-	f := ready(t)
-	actor := f.path("train", "global_step_3", "actor")
-	want, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--max-new-tokens",
-		"12", "--temperature", "1")
-	file := filepath.Join(t.TempDir(), "prompt")
+	linked(t, "train")
+	const line = "generate --model train/global_step_3/actor --max-new-tokens 12 --temperature 1 --prompt "
+	want, _ := does(t, line+`"Add 1+2+3"`)
 	old := os.Stdin
 	defer func() { os.Stdin = old }()
-	for content, wrong := range map[string]string{"Add 1+2+3\n": "",
-		"\n": "standard input is empty", "\xff\xfe": "standard input is not UTF-8 text"} {
-		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+	for content, code := range map[string]int{"Add 1+2+3\n": exitDone, "\n": exitUsage} {
+		if err := os.WriteFile("prompt", []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		in, err := os.Open(file)
+		in, err := os.Open("prompt")
 		if err != nil {
 			t.Fatal(err)
 		}
 		os.Stdin = in
-		code, got, said := gad("generate", "--model", actor, "--prompt", "-", "--max-new-tokens",
-			"12", "--temperature", "1")
+		got, printed, said := gad(words(line + "-")...)
 		in.Close()
-		if wrong == "" && got != want || wrong != "" &&
-			(code != exitUsage || said != "gad: generate: --prompt -: "+wrong+"\n") {
-			t.Errorf("%q: exit status %d, prints %q, says %q", content, code, got, said)
+		if got != code || code == exitDone && printed != want {
+			t.Errorf("%q: exit status %d, prints %q, says %q", content, got, printed, said)
 		}
 	}
 }

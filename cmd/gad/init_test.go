@@ -1,7 +1,6 @@
 package main
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -9,30 +8,21 @@ import (
 // gad init --from: the student has fewer layers and the teacher's own tokenizer, answers,
 // and is trained.
 func TestInitFrom(t *testing.T) {
-	f := ready(t)
-	from, half := f.path("sft", "global_step_60", "actor"), filepath.Join(t.TempDir(), "half")
-	out, _ := must(t, "init", "--from", from, "--keep-layers", "0", "--output", half)
-	if !strings.HasPrefix(out, half+": Qwen2 with ") ||
-		!strings.Contains(out,
-			" parameters, 1 of the 2 layers of "+from+", tokenizer of 300 tokens\n") {
+	linked(t, "sft", "train.arrow")
+	const from = "sft/global_step_60/actor"
+	out, _ := does(t, "init --from "+from+" --keep-layers 0 --output half")
+	if !strings.HasPrefix(out, "half: Qwen2 with ") || !strings.Contains(out,
+		" parameters, 1 of the 2 layers of "+from+", tokenizer of 300 tokens\n") {
 		t.Errorf("prints %s", out)
 	}
-	was, is := tree(t, from), tree(t, half)
+	does(t, "init --from "+from+" --keep-layers 0-1 --output all")
+	was, is, all := tree(t, from), tree(t, "half"), tree(t, "all")
 	for name := range was {
 		if same := is[name] == was[name]; same == (name == "config.json" ||
-			name == "model.safetensors") {
-			t.Errorf("%s: equal in both folders: %t", name, same)
+			name == "model.safetensors") || all[name] != was[name] {
+			t.Errorf("%s: equal in half: %t, in all: %t", name, same, all[name] == was[name])
 		}
 	}
-	must(t, "generate", "--model", half, "--prompt", "Add 1+2", "--max-new-tokens", "4")
-	must(t, stage("sft", "--model", half, "--data", f.path("train.arrow"), "--output",
-		filepath.Join(t.TempDir(), "run"), "--steps", "1")...)
-
-	all := filepath.Join(t.TempDir(), "all")
-	must(t, "init", "--from", from, "--keep-layers", "0-1", "--output", all)
-	for name, content := range tree(t, all) {
-		if content != was[name] {
-			t.Errorf("all layers: %s differs", name)
-		}
-	}
+	does(t, "generate --model half --prompt Add --max-new-tokens 4")
+	does(t, "sft --model half --data train.arrow --output run --steps 1 SMALL")
 }

@@ -15,24 +15,6 @@ import (
 	"gad/internal/hostile"
 )
 
-// scorable is the line of a scoring of a few rows by the fixture's student, and its folder. One
-// row has a thought, and one is longer than the teacher's context of 128 tokens.
-func scorable(t *testing.T) (dir string, line []string) {
-	t.Helper()
-	f := ready(t)
-	dir = t.TempDir()
-	raw, err := os.ReadFile(f.path("test.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows := strings.SplitAfter(string(raw), "\n")[:5]
-	rows = append(rows, `{"content":"Add 1+1+1","teacher_response":[{"role":"assistant","content":"It is 3.","reasoning_content":"hm"}]}`+"\n",
-		`{"content":"Add 1+1+1","teacher_response":"`+strings.Repeat("It is 3. ", 30)+`"}`+"\n")
-	collecttest.Put(t, filepath.Join(dir, "rows.jsonl"), strings.TrimSuffix(strings.Join(rows, ""), "\n"))
-	return dir, []string{"data", "score", "--teacher", f.path("train", "global_step_3", "actor"),
-		"--data", filepath.Join(dir, "rows.jsonl"), "--top-logprobs", "4"}
-}
-
 // The flags of gad data score are those of a scoring, whose labels gad data validate counts; a GGUF
 // file is a teacher as its model is.
 func TestDataScore(t *testing.T) {

@@ -43,6 +43,25 @@ func must(t testing.TB, args ...string) (stdout, stderr string) {
 	return out, err
 }
 
+// words returns the words of a command line, in which what stands between quotation marks is one
+// and SMALL is the settings of the test's runs.
+func words(line string) (list []string) {
+	for i, part := range strings.Split(strings.ReplaceAll(line, "SMALL", strings.Join(small, " ")), `"`) {
+		if i%2 == 1 {
+			list = append(list, part)
+		} else {
+			list = append(list, strings.Fields(part)...)
+		}
+	}
+	return list
+}
+
+// does runs a command line that has to succeed and returns what it prints and says.
+func does(t testing.TB, line string) (printed, said string) {
+	t.Helper()
+	return must(t, words(line)...)
+}
+
 // slow leaves a test out of the quick cycle, go test -short.
 func slow(t testing.TB) {
 	t.Helper()
@@ -352,29 +371,25 @@ func TestPipeline(t *testing.T) {
 // A finished run says so and does nothing; a longer one goes on, equal to one
 // that was that long from the beginning.
 func TestGoOn(t *testing.T) {
-	f := ready(t)
-	whole, run := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "run")
-	args := []string{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow")}
-	must(t, append(args, "--output", whole, "--steps", "4")...)
-	must(t, append(args, "--output", run, "--steps", "2")...)
-	before := tree(t, filepath.Join(run, "global_step_2"))
-	for _, again := range [][]string{append(args, "--output", run, "--steps", "2"),
-		{"train", "--resume", run}} {
-		_, said := must(t, again...)
-		if !strings.Contains(said, "already finished after 2 steps of 2 (") ||
-			strings.Count(said, "\n") != 1 {
-			t.Errorf("gad %s says\n%s", strings.Join(again, " "), said)
+	linked(t, "warmup", "train.arrow")
+	const line = "train --resume warmup --data train.arrow --output "
+	does(t, line+"whole --steps 4")
+	does(t, line+"run --steps 2")
+	before := tree(t, "run/global_step_2")
+	for _, again := range []string{line + "run --steps 2", "train --resume run"} {
+		if _, said := does(t, again); !strings.Contains(said,
+			"already finished after 2 steps of 2 (") || strings.Count(said, "\n") != 1 {
+			t.Errorf("gad %s says\n%s", again, said)
 		}
 	}
-	if after := tree(t, filepath.Join(run, "global_step_2")); len(after) != len(before) ||
-		len(before) < 10 {
+	if after := tree(t, "run/global_step_2"); len(after) != len(before) || len(before) < 10 {
 		t.Errorf("%d files in the checkpoint, were %d", len(after), len(before))
 	}
-	_, said := must(t, "train", "--resume", run, "--steps", "4")
-	if !strings.Contains(said, "resuming after step 2 of 4") {
+	if _, said := does(t, "train --resume run --steps 4"); !strings.Contains(said,
+		"resuming after step 2 of 4") {
 		t.Errorf("says\n%s", said)
 	}
-	equalRuns(t, run, whole, 4)
+	equalRuns(t, "run", "whole", 4)
 }
 
 // equalRuns wants equal metrics, timings apart, and equal last checkpoints.
@@ -404,88 +419,6 @@ func equalRuns(t *testing.T, got, want string, step int) {
 		if a[file] != b[file] {
 			t.Errorf("%s/%s differs", name, file)
 		}
-	}
-}
-
-// A run whose numbers break down stops with exit status 5 and says what to do.
-func TestNumericalStop(t *testing.T) {
-	f := ready(t)
-	run := filepath.Join(t.TempDir(), "run")
-	args := stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output",
-		run, "--steps", "20")
-	code, _, said := gad(append(args, "actor.optim.lr=1e38", "trainer.max_skips=3")...)
-	if code != exitNumerical ||
-		!strings.Contains(said,
-			"(trainer.max_skips): lower actor.optim.lr and start again with another --output") {
-		t.Errorf("exit status %d\n%s", code, said)
-	}
-	if _, err := os.Stat(filepath.Join(run, "numerical_stop.txt")); err != nil {
-		t.Error(err)
-	}
-}
-
-// --dry-run and plan print and write nothing.
-func TestPlan(t *testing.T) {
-	f := ready(t)
-	out := filepath.Join(t.TempDir(), "run")
-	args := []string{"--model", f.path("student"), "--data", f.path("train.arrow"), "--output", out}
-	printed, _ := must(t, stage("warmup", append(args, "--dry-run")...)...)
-	for _, text := range []string{"train_batch_size: 4", "critic:", "memory\n", "critic: optimizer",
-		"with actor.recompute=true critic.recompute=true)", "disk\n", "over 40 rows",
-		"time of a step", "10 steps"} {
-		if !strings.Contains(printed, text) {
-			t.Errorf("--dry-run does not print %q:\n%s", text, printed)
-		}
-	}
-	if strings.Contains(printed, "reference: weights") {
-		t.Error("a warm-up by the teacher's answers has no reference")
-	}
-	printed, _ = must(t, stage("plan", append(args, "--stage", "sft")...)...)
-	if strings.Contains(printed, "critic") || !strings.Contains(printed, "actor: weights") {
-		t.Errorf("plan of sft:\n%s", printed)
-	}
-	printed, _ = must(t, stage("plan", append(args, "--stage", "dpo")...)...)
-	for _, text := range []string{"actor: optimizer", "reference: weights",
-		"reference: key/value cache", "rollout", "ref_logp", "update_actor", "10 steps"} {
-		if !strings.Contains(printed, text) {
-			t.Errorf("plan of dpo does not print %q:\n%s", text, printed)
-		}
-	}
-	if strings.Contains(printed, "critic") || strings.Contains(printed, "actor: key/value cache") {
-		t.Errorf("plan of dpo has a discriminator, or samples from the student that learns:\n%s",
-			printed)
-	}
-	huge := append(stage("plan", append(args, "--stage", "warmup", "--memory", "0.1")...),
-		"actor.max_token_len=1000000000", "data.train_batch_size=4000")
-	code, _, said := gad(huge...)
-	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") ||
-		!strings.Contains(said,
-			"100 MB are available: with actor.max_token_len=120 critic.max_token_len=120 it needs") {
-		t.Errorf("plan of what cannot fit: exit status %d, %s", code, said)
-	}
-	// With the settings that --fit adds it fits, and a plan with them is the same.
-	printed, _ = must(t, append(huge, "--fit")...)
-	added, _, ok := strings.Cut(printed[strings.Index(printed, "\n")+1:], "\n")
-	if !ok || strings.TrimSpace(added) != "actor.max_token_len=120 critic.max_token_len=120" ||
-		strings.Count(printed, "  taken ") != 1 || strings.Count(printed, "  not taken ") != 3 {
-		t.Errorf("plan --fit:\n%s", printed)
-	}
-	again, _ := must(t, append(huge, strings.Fields(added)...)...)
-	memory := func(plan string) string {
-		_, plan, _ = strings.Cut(plan, "memory\n")
-		plan, _, _ = strings.Cut(plan, "disk\n")
-		return plan
-	}
-	if memory(printed) != memory(again) || memory(again) == "" {
-		t.Errorf("with the settings added:\n%s\n--fit said\n%s", memory(again), memory(printed))
-	}
-	if printed, _ = must(t, append(stage("plan", args...), "--fit", "--memory",
-		"0.1")...); !strings.HasPrefix(printed,
-		"fits 100 MB as it is: no settings to add\nmemory\n") {
-		t.Errorf("plan --fit of what fits:\n%s", printed)
-	}
-	if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {
-		t.Error("the run folder was made")
 	}
 }
 

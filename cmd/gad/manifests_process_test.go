@@ -23,72 +23,12 @@ import (
 	"gad/internal/comm"
 )
 
-// manifest is what the test needs of a Kubernetes object, whatever its kind.
-type manifest struct {
-	Kind     string
-	Metadata struct{ Name string }
-	Spec     struct {
-		podSet         `yaml:",inline"`
-		ClusterIP      string `yaml:"clusterIP"`
-		Selector       map[string]string
-		SlotsPerWorker int `yaml:"slotsPerWorker"`
-		Coordinator    struct {
-			ReplicatedJob      string `yaml:"replicatedJob"`
-			JobIndex, PodIndex *int
-		}
-		ReplicatedJobs []struct {
-			Name     string
-			Replicas int
-			Template struct{ Spec podSet }
-		} `yaml:"replicatedJobs"`
-		LeaderWorkerTemplate struct {
-			Size           int
-			WorkerTemplate pod `yaml:"workerTemplate"`
-			LeaderTemplate *pod
-		} `yaml:"leaderWorkerTemplate"`
-		MPIReplicaSpecs map[string]struct {
-			Replicas int
-			Template pod
-		} `yaml:"mpiReplicaSpecs"`
-	}
-}
-
-type podSet struct {
-	CompletionMode           string `yaml:"completionMode"`
-	Completions, Parallelism int
-	Template                 pod
-}
-
-type pod struct {
-	Spec struct {
-		Subdomain     string
-		RestartPolicy string `yaml:"restartPolicy"`
-		Containers    []struct {
-			Name          string
-			Command, Args []string
-			Env           []struct {
-				Name, Value string
-				ValueFrom   struct {
-					SecretKeyRef struct{ Name, Key string } `yaml:"secretKeyRef"`
-					FieldRef     struct {
-						FieldPath string `yaml:"fieldPath"`
-					} `yaml:"fieldRef"`
-				} `yaml:"valueFrom"`
-			}
-			VolumeMounts []struct {
-				Name      string
-				MountPath string `yaml:"mountPath"`
-			} `yaml:"volumeMounts"`
-		}
-		Volumes []struct{ Name string }
-	}
-}
-
-func manifests(t *testing.T, name string) map[string]manifest {
+// manifests are the Kubernetes objects of a file, by their kind.
+func manifests(t *testing.T, name string) map[string]any {
 	t.Helper()
-	objects := map[string]manifest{}
+	objects := map[string]any{}
 	for docs := yaml.NewDecoder(strings.NewReader(fileText(ranksDoc(name)))); ; {
-		var m manifest
+		var m map[string]any
 		err := docs.Decode(&m)
 		if errors.Is(err, io.EOF) {
 			return objects
@@ -96,8 +36,45 @@ func manifests(t *testing.T, name string) map[string]manifest {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		objects[m.Kind] = m
+		objects[fmt.Sprint(m["kind"])] = m
 	}
+}
+
+// at returns what a path of keys and places in lists, with dots between them, leads to in an object;
+// nil where it leads nowhere.
+func at(x any, path string) any {
+	for step := range strings.SplitSeq(path, ".") {
+		list, _ := x.([]any)
+		if n, err := strconv.Atoi(step); err == nil && n < len(list) {
+			x = list[n]
+		} else {
+			keys, _ := x.(map[string]any)
+			x = keys[step]
+		}
+	}
+	return x
+}
+
+// number is a number there, or -1.
+func number(x any, path string) int {
+	if n, ok := at(x, path).(int); ok {
+		return n
+	}
+	return -1
+}
+
+// list are the values there.
+func list(x any, path string) []any {
+	l, _ := at(x, path).([]any)
+	return l
+}
+
+// commandOf is the command line of a container.
+func commandOf(container any) (line []string) {
+	for _, x := range slices.Concat(list(container, "command"), list(container, "args")) {
+		line = append(line, fmt.Sprint(x))
+	}
+	return line
 }
 
 func ranksDoc(name string) string { return filepath.Join("..", "..", "doc", "ranks", name) }
@@ -331,29 +308,41 @@ func stoppedBatch(t *testing.T, env []string, script string) (s started) {
 // as they say, with a command that gad takes. scripts/manifests checks their other fields.
 func TestRanksManifests(t *testing.T) {
 	f := ready(t)
-	// checked is for the one container of a pod by TCP.
-	checked := func(t *testing.T, p pod, ranks int, set map[string]string, status int) comm.Launch {
+	// wants compares what stands in an object.
+	wants := func(t *testing.T, x any, want map[string]any) {
 		t.Helper()
-		c := p.Spec.Containers[0]
+		for path, v := range want {
+			if got := at(x, path); got != v {
+				t.Errorf("%s is %v, want %v", path, got, v)
+			}
+		}
+	}
+	// checked is for the one container of a pod by TCP.
+	checked := func(t *testing.T, pod any, ranks int, set map[string]string, status int) comm.Launch {
+		t.Helper()
+		c := at(pod, "spec.containers.0")
 		secret := false
-		for _, e := range c.Env {
-			switch ref := e.ValueFrom; {
-			case e.Name == secretVar:
-				secret = ref.SecretKeyRef.Name == "gad-ranks" && ref.SecretKeyRef.Key == "secret"
-			case ref.FieldRef.FieldPath == "metadata.annotations['jobset.sigs.k8s.io/coordinator']":
-				set[e.Name] = "gad-ranks-0-0.gad"
+		for _, e := range list(c, "env") {
+			name := fmt.Sprint(at(e, "name"))
+			switch {
+			case name == secretVar:
+				secret = at(e, "valueFrom.secretKeyRef.name") == "gad-ranks" &&
+					at(e, "valueFrom.secretKeyRef.key") == "secret"
+			case at(e, "valueFrom.fieldRef.fieldPath") == "metadata.annotations['jobset.sigs.k8s.io/coordinator']":
+				set[name] = "gad-ranks-0-0.gad"
 			default:
-				set[e.Name] = e.Value
+				set[name] = fmt.Sprint(at(e, "value"))
 			}
 		}
 		if !secret {
 			t.Error("no secret gad-ranks with the key secret")
 		}
-		if len(c.VolumeMounts) != 1 || c.VolumeMounts[0].MountPath != "/data" ||
-			len(p.Spec.Volumes) != 1 || p.Spec.Volumes[0].Name != c.VolumeMounts[0].Name {
-			t.Errorf("volumes %v, mounts %v", p.Spec.Volumes, c.VolumeMounts)
+		volume := at(pod, "spec.volumes.0.name")
+		wants(t, c, map[string]any{"volumeMounts.0.mountPath": "/data", "volumeMounts.0.name": volume})
+		if len(list(c, "volumeMounts")) != 1 || len(list(pod, "spec.volumes")) != 1 || volume == nil {
+			t.Errorf("volumes %v, mounts %v", at(pod, "spec.volumes"), at(c, "volumeMounts"))
 		}
-		s := starts(t, status, nil, append(slices.Clone(c.Command), c.Args...)...)
+		s := starts(t, status, nil, commandOf(c)...)
 		if s.code != status {
 			t.Errorf("gad ends with %d, the container with %d", status, s.code)
 		}
@@ -361,78 +350,67 @@ func TestRanksManifests(t *testing.T) {
 		return launched(t, set)
 	}
 	t.Run("mpijob.yaml", func(t *testing.T) {
-		m := manifests(t, "mpijob.yaml")["MPIJob"]
-		launcher, workers := m.Spec.MPIReplicaSpecs["Launcher"], m.Spec.MPIReplicaSpecs["Worker"]
-		c := launcher.Template.Spec.Containers[0]
-		s := starts(t, 0, nil, append(slices.Clone(c.Command), c.Args...)...)
-		ranks := workers.Replicas * m.Spec.SlotsPerWorker
-		if s.code != 0 {
-			t.Errorf("exit status %d", s.code)
+		spec := at(manifests(t, "mpijob.yaml")["MPIJob"], "spec")
+		c := at(spec, "mpiReplicaSpecs.Launcher.template.spec.containers.0")
+		s := starts(t, 0, nil, commandOf(c)...)
+		ranks := number(spec, "mpiReplicaSpecs.Worker.replicas") * number(spec, "slotsPerWorker")
+		if stopped := starts(t, exitInterrupted, nil, commandOf(c)...); s.code != 0 ||
+			stopped.code != exitInterrupted {
+			t.Errorf("mpirun ends with 0 and %d, the container with %d and %d", exitInterrupted,
+				s.code, stopped.code)
 		}
-		if s := starts(t, exitInterrupted, nil,
-			append(slices.Clone(c.Command), c.Args...)...); s.code != exitInterrupted {
-			t.Errorf("mpirun ends with %d, the container with %d", exitInterrupted, s.code)
-		}
-		if launcher.Replicas != 1 || s.calls[0][0] != "mpirun" ||
-			integer(t, option(t, s.calls[0], "-n")) != ranks {
+		if s.calls[0][0] != "mpirun" || integer(t, option(t, s.calls[0], "-n")) != ranks {
 			t.Errorf("%d ranks, %q", ranks, s.calls[0])
 		}
 		accepted(t, f, s.calls[0], ranks)
-		if w := workers.Template.Spec.Containers[0]; len(w.VolumeMounts) != 1 ||
-			w.VolumeMounts[0].MountPath != "/data" || w.Command[0] != "/usr/sbin/sshd" {
-			t.Errorf("the worker: %+v", w)
-		}
+		const worker = "mpiReplicaSpecs.Worker.template.spec.containers.0."
+		wants(t, spec, map[string]any{"mpiReplicaSpecs.Launcher.replicas": 1,
+			worker + "volumeMounts.0.mountPath": "/data", worker + "volumeMounts.1": nil,
+			worker + "command.0": "/usr/sbin/sshd"})
 	})
 	t.Run("indexed-job.yaml", func(t *testing.T) {
 		objects := manifests(t, "indexed-job.yaml")
 		job, service := objects["Job"], objects["Service"]
-		ranks, set := job.Spec.Completions, map[string]string{"JOB_COMPLETION_INDEX": "3"}
-		l := checked(t, job.Spec.Template, ranks, set, exitInterrupted)
-		if l.By != "Indexed Job" || l.Rank != 3 || job.Spec.CompletionMode != "Indexed" ||
-			job.Spec.Parallelism != ranks || job.Spec.Template.Spec.RestartPolicy != "Never" {
-			t.Errorf("%+v, %+v", l, job.Spec)
-		}
+		name := at(service, "metadata.name")
+		ranks, set := number(job, "spec.completions"), map[string]string{"JOB_COMPLETION_INDEX": "3"}
+		l := checked(t, at(job, "spec.template"), ranks, set, exitInterrupted)
+		wants(t, job, map[string]any{"spec.completionMode": "Indexed", "spec.parallelism": ranks,
+			"spec.template.spec.restartPolicy": "Never", "spec.template.spec.subdomain": name})
+		wants(t, service, map[string]any{"spec.clusterIP": "None",
+			"spec.selector.job-name": at(job, "metadata.name")})
 		// The host name of an Indexed Job's pod is the job's name and the index.
-		if want := job.Metadata.Name + "-0." + service.Metadata.Name +
-			":29600"; set[addrVar] != want ||
-			job.Spec.Template.Spec.Subdomain != service.Metadata.Name {
-			t.Errorf("rank 0 is at %q, not at %s in %q", set[addrVar], want,
-				job.Spec.Template.Spec.Subdomain)
-		}
-		if service.Spec.ClusterIP != "None" ||
-			service.Spec.Selector["job-name"] != job.Metadata.Name {
-			t.Errorf("the service: %+v", service.Spec)
+		want := fmt.Sprintf("%v-0.%v:29600", at(job, "metadata.name"), name)
+		if l.By != "Indexed Job" || l.Rank != 3 || set[addrVar] != want {
+			t.Errorf("%+v; rank 0 is at %q, not at %s", l, set[addrVar], want)
 		}
 	})
 	t.Run("jobset.yaml", func(t *testing.T) {
 		m := manifests(t, "jobset.yaml")["JobSet"]
-		job := m.Spec.ReplicatedJobs[0]
-		ranks := job.Template.Spec.Completions
-		l := checked(t, job.Template.Spec.Template, ranks,
+		const job = "spec.replicatedJobs.0."
+		ranks := number(m, job+"template.spec.completions")
+		l := checked(t, at(m, job+"template.spec.template"), ranks,
 			map[string]string{"JOB_COMPLETION_INDEX": "3"}, exitInterrupted)
 		if l.By != "JobSet" || l.Rank != 3 || l.Addr != "gad-ranks-0-0.gad:29600" {
 			t.Errorf("%+v", l)
 		}
 		// The coordinator's address is jobset-replicatedJob-jobIndex-podIndex.jobset.
-		if m.Metadata.Name != "gad" || m.Spec.Coordinator.ReplicatedJob != job.Name ||
-			job.Name != "ranks" || len(m.Spec.ReplicatedJobs) != 1 || job.Replicas != 1 ||
-			job.Template.Spec.CompletionMode != "Indexed" ||
-			job.Template.Spec.Parallelism != ranks {
-			t.Errorf("%+v", m.Spec)
-		}
+		wants(t, m, map[string]any{"metadata.name": "gad", job + "name": "ranks",
+			"spec.coordinator.replicatedJob": "ranks", "spec.replicatedJobs.1": nil,
+			job + "replicas": 1, job + "template.spec.completionMode": "Indexed",
+			job + "template.spec.parallelism": ranks})
 	})
 	t.Run("leaderworkerset.yaml", func(t *testing.T) {
-		w := manifests(t, "leaderworkerset.yaml")["LeaderWorkerSet"].Spec.LeaderWorkerTemplate
-		set := map[string]string{"LWS_LEADER_ADDRESS": "gad-0.gad.default",
-			"LWS_GROUP_SIZE": fmt.Sprint(w.Size), "LWS_WORKER_INDEX": "3"}
-		l := checked(t, w.WorkerTemplate, w.Size, set, 0)
-		if l.By != "LeaderWorkerSet" || l.Rank != 3 || l.Size != w.Size ||
-			l.Addr != "gad-0.gad.default" || w.LeaderTemplate != nil {
+		w := at(manifests(t, "leaderworkerset.yaml")["LeaderWorkerSet"], "spec.leaderWorkerTemplate")
+		size := number(w, "size")
+		l := checked(t, at(w, "workerTemplate"), size, map[string]string{
+			"LWS_LEADER_ADDRESS": "gad-0.gad.default", "LWS_GROUP_SIZE": fmt.Sprint(size),
+			"LWS_WORKER_INDEX": "3"}, 0)
+		if l.By != "LeaderWorkerSet" || l.Rank != 3 || l.Size != size ||
+			l.Addr != "gad-0.gad.default" || at(w, "leaderTemplate") != nil {
 			t.Errorf("%+v, %+v", l, w)
 		}
-		c := w.WorkerTemplate.Spec.Containers[0]
-		if s := starts(t, 1, nil, append(slices.Clone(c.Command), c.Args...)...); s.code == 0 ||
-			len(s.calls) != 1 {
+		s := starts(t, 1, nil, commandOf(at(w, "workerTemplate.spec.containers.0"))...)
+		if s.code == 0 || len(s.calls) != 1 {
 			t.Errorf("a run that fails: exit status %d, %q", s.code, s.calls)
 		}
 	})
@@ -451,7 +429,7 @@ func TestBenchOfRanks(t *testing.T) {
 		0o644); err != nil {
 		t.Fatal(err)
 	}
-	p := ranked(t, 2, "bench", "--ranks", "2", "--shape", shape, "--seconds", "0.2", "--json")
+	p := ranked(t, 2, "bench", "--ranks", "2", "--shape", shape, "--seconds", "0.05", "--json")
 	code := p.end(t, patience)
 	_, text, _ := strings.Cut(p.said.String(), "{")
 	var r bench.RanksReport

@@ -1,12 +1,11 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	"gad/apps/collect/collecttest"
 	"gad/apps/pull/hubtest"
 	"gad/internal/endpoint/endpointtest"
-	"gad/internal/gguf"
 )
 
 // environment are the variables that a case of mistakes sets, or has unset.
@@ -104,81 +102,14 @@ var needs = map[string]func(t *testing.T, f *fixture) []string{
 				`{"key":"7/0","record":{"row":7,"sample":0,"response":"x","tokens":1,"truncated":false,"finish_reason":"stop"}}`+"\n")
 		return nil
 	},
-	"tokenizers": strangeTokenizers,
-	"ggufs":      strangeFiles,
-}
-
-// strangeTokenizers are students whose tokenizer cannot be read.
-func strangeTokenizers(t *testing.T, f *fixture) []string {
-	for name, change := range map[string]func(top, model map[string]any){
-		"unigram":   func(_, model map[string]any) { model["type"] = "Unigram" },
-		"wordpiece": func(_, model map[string]any) { model["type"] = "WordPiece" },
-		"precompiled": func(top, _ map[string]any) {
-			top["normalizer"] = map[string]any{
-				"type": "Precompiled"}
-		},
-		"bert": func(top, _ map[string]any) {
-			top["pre_tokenizer"] = map[string]any{
-				"type": "BertPreTokenizer"}
-		},
-		"nodecoder": func(top, _ map[string]any) {
-			top["pre_tokenizer"], top["decoder"] = nil,
-				nil
-		},
-		"wordlevel": func(top, _ map[string]any) {
-			top["decoder"] = map[string]any{
-				"type": "WordPiece"}
-		},
-	} {
-		if err := os.CopyFS(name, os.DirFS(f.path("student"))); err != nil {
+	// unigram is a student whose tokenizer cannot be read; why others cannot: tokenizer's tests.
+	"unigram": func(t *testing.T, f *fixture) []string {
+		if err := os.CopyFS("unigram", os.DirFS(f.path("student"))); err != nil {
 			t.Fatal(err)
 		}
-		path := filepath.Join(name, "tokenizer.json")
-		var top map[string]any
-		if err := json.Unmarshal([]byte(readFile(t, path)), &top); err != nil {
-			t.Fatal(err)
-		}
-		change(top, top["model"].(map[string]any))
-		text, err := json.Marshal(top)
-		if err != nil {
-			t.Fatal(err)
-		}
-		collecttest.Put(t, path, string(text))
-	}
-	return nil
-}
-
-// strangeFiles are GGUF files that are no model for gad.
-func strangeFiles(t *testing.T, _ *fixture) []string {
-	file := func(pairs ...gguf.Pair) string {
-		var b bytes.Buffer
-		if err := (gguf.File{Pairs: pairs}).Write(&b); err != nil {
-			t.Fatal(err)
-		}
-		return b.String()
-	}
-	arch := func(name string) gguf.Pair {
-		return gguf.Pair{Key: "general.architecture",
-			Value: name}
-	}
-	good := file(arch("llama"))
-	if err := os.Mkdir("repo", 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string]string{
-		"mamba.gguf":  file(arch("mamba")),
-		"empty.gguf":  good,
-		"part.gguf":   file(arch("llama"), gguf.Pair{Key: "split.count", Value: uint32(3)}),
-		"lora.gguf":   file(arch("llama"), gguf.Pair{Key: "general.type", Value: "adapter"}),
-		"big.gguf":    good[:4] + "\x00\x00\x00\x03" + good[8:],
-		"old.gguf":    good[:4] + "\x01" + good[5:],
-		"page.gguf":   "<!DOCTYPE html><html><body>",
-		"cut.gguf":    good[:len(good)-30],
-		"repo/a.gguf": good, "repo/b.gguf": good,
-	} {
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return nil
+		const file = "unigram/tokenizer.json"
+		collecttest.Put(t, file, regexp.MustCompile(`"type":\s*"BPE"`).ReplaceAllString(
+			readFile(t, file), `"type":"Unigram"`))
+		return nil
+	},
 }

@@ -59,110 +59,91 @@ func TestPullAndUse(t *testing.T) {
 	})
 	t.Chdir(t.TempDir())
 	dir := filepath.Join(cache, "models--org--student", "snapshots", repo.ID())
-	out, said := must(t, "pull", "org/student", "--dry-run")
-	if !strings.Contains(out, "model.safetensors") || strings.Contains(out, ".bin") ||
-		!strings.Contains(out, "; to fetch: ") || said != "" {
+	out, said := does(t, "pull org/student --dry-run")
+	if _, err := os.Stat(cache); err == nil || !strings.Contains(out, "model.safetensors") ||
+		strings.Contains(out, ".bin") || !strings.Contains(out, "; to fetch: ") || said != "" {
 		t.Errorf("--dry-run: %s%s", out, said)
 	}
-	if _, err := os.Stat(cache); err == nil {
-		t.Error("--dry-run writes")
-	}
-	if out, said = must(t, "pull", "org/student"); out != dir+"\n" ||
-		!strings.HasSuffix(said, " fetched\n") {
-		t.Errorf("pull: %q, %q", out, said)
-	}
-	if out, said = must(t, "pull", "org/student", "--revision", "main"); out != dir+"\n" ||
-		!strings.HasSuffix(said, "; 0 B fetched\n") {
-		t.Errorf("pull again: %q, %q", out, said)
-	}
-	if out, _ = must(t, "pull", "org/M-GGUF:q8_0"); out != filepath.Join(cache,
-		"models--org--M-GGUF", "snapshots")+"/"+filepath.Base(filepath.Dir(out))+"/M-Q8_0.gguf\n" {
-		t.Errorf("a GGUF file: %s", out)
-	}
-	if _, err := os.Stat(filepath.Join(filepath.Dir(strings.TrimSpace(out)),
-		"M-F16.gguf")); err == nil {
-		t.Error("the other GGUF file was fetched too")
-	}
-	out, _ = must(t, "pull", "--dataset", "org/rows")
-	if _, err := os.Stat(filepath.Join(strings.TrimSpace(out), "load.py")); err == nil {
-		t.Error("a data set's program was fetched")
-	}
-	s.Close()
-	want, _ := must(t, "generate", "--model", f.path("student"), "--prompt", "a",
-		"--max-new-tokens", "4")
-	for _, line := range []string{
-		"generate --model org/student --prompt a --max-new-tokens 4",
-		"generate --model org/student@main --prompt a --max-new-tokens 4",
-		"generate --model org/student@" + repo.ID() + " --prompt a --max-new-tokens 4",
-	} {
-		if got, _ := must(t, strings.Fields(line)...); got != want {
-			t.Errorf("%s: %q, want %q", line, got, want)
+	for line, ends := range map[string]string{"pull org/student": " fetched\n",
+		"pull org/student --revision main": "; 0 B fetched\n"} {
+		if ends[0] == ';' {
+			does(t, "pull org/student")
+		}
+		if out, said = does(t, line); out != dir+"\n" || !strings.HasSuffix(said, ends) {
+			t.Errorf("%s: %q, %q", line, out, said)
 		}
 	}
-	os.WriteFile("run.yaml", []byte("model:\n  path: org/student\n"), 0o644)
+	out, _ = does(t, "pull org/M-GGUF:q8_0")
+	file := strings.TrimSpace(out)
+	if filepath.Base(file) != "M-Q8_0.gguf" || filepath.Dir(filepath.Dir(file)) != filepath.Join(cache,
+		"models--org--M-GGUF", "snapshots") {
+		t.Errorf("a GGUF file: %s", out)
+	}
+	out, _ = does(t, "pull --dataset org/rows")
+	for what, path := range map[string]string{
+		"the other GGUF file":   filepath.Join(filepath.Dir(file), "M-F16.gguf"),
+		"a data set's program ": filepath.Join(strings.TrimSpace(out), "load.py")} {
+		if _, err := os.Stat(path); err == nil {
+			t.Errorf("%s was fetched too", what)
+		}
+	}
+	s.Close()
+	const ask = " --prompt a --max-new-tokens 4"
+	want, _ := does(t, "generate --model "+f.path("student")+ask)
+	for _, name := range []string{"org/student", "org/student@main", "org/student@" + repo.ID()} {
+		if got, _ := does(t, "generate --model "+name+ask); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	if err := os.WriteFile("run.yaml", []byte("model:\n  path: org/student\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for _, line := range []string{
 		"data validate --data org/rows --model org/student",
 		"data inspect --data org/rows",
 		"logprobs --model org/student --data org/rows --limit 1",
 		"eval --model org/student --data org/rows --limit 2 --disc-steps 0 --max-response-length 8",
-		"sft --model org/student --data org/rows --val-data org/rows --output a --steps 1 SET",
-		"sft --data org/rows --output b --steps 1 SET model.path=org/student",
-		"sft --config run.yaml --data org/rows --output c --steps 1 SET",
-		"plan --stage sft --model org/student --data org/rows --output d SET",
+		"sft --model org/student --data org/rows --val-data org/rows --output a --steps 1 SMALL",
+		"sft --data org/rows --output b --steps 1 SMALL model.path=org/student",
+		"sft --config run.yaml --data org/rows --output c --steps 1 SMALL",
+		"plan --stage sft --model org/student --data org/rows --output d SMALL",
 		"resume a --steps 2",
 	} {
-		must(t, strings.Fields(strings.ReplaceAll(line, "SET", strings.Join(small, " ")))...)
+		does(t, line)
 	}
-	if saved, err := os.ReadFile("b/config.yaml"); err != nil ||
-		!strings.Contains(string(saved), dir) {
-		t.Errorf("the run's settings do not name %s: %v", dir, err)
+	if saved := fileText("b/config.yaml"); !strings.Contains(saved, dir) {
+		t.Errorf("the run's settings do not name %s", dir)
 	}
 	t.Setenv("HF_HUB_OFFLINE", "1")
-	if out, _ := must(t, "pull", "org/student"); out != dir+"\n" {
+	if out, _ := does(t, "pull org/student"); out != dir+"\n" {
 		t.Errorf("offline: %s", out)
 	}
-	calls := 0
 	for _, c := range s.Calls() {
 		if strings.HasSuffix(c.File, ".bin") || strings.HasSuffix(c.File, ".py") {
 			t.Errorf("asks for %s", c.File)
 		}
-		calls++
 	}
-	t.Logf("%d requests for a model, a file and a data set", calls)
 }
 
-// What the environment or the hub refuses: one line, the way out, and the exit status of its kind.
-// What else is refused: TestRefused of apps/pull.
+// What the hub, its cache or the environment refuses ends with the exit status of its kind; the lines:
+// TestRefused and TestPull of apps/pull.
 func TestPullRefused(t *testing.T) {
-	f := ready(t)
-	repo := folderRepo(t, f.path("student"))
-	s, cache := hub(t, map[string]*hubtest.Repo{"models/org/student": repo})
+	s, cache := hub(t, map[string]*hubtest.Repo{"models/org/student": folderRepo(t,
+		ready(t).path("student"))})
 	t.Chdir(t.TempDir())
-	for _, c := range []struct {
-		set, line string
-		code      int
-		want      string
-	}{
-		{"HF_ENDPOINT=ftp://hub", "pull a/b", 2, `pull: HF_ENDPOINT "ftp://hub": must begin with https:// or http://`},
-		{"HF_ENDPOINT=http://127.0.0.1:1", "pull a/b --retries 0", 1, `pull: 127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused (1 try): what has come is kept: run the same command again later`},
-		{"HF_TOKEN=hf_wrong", "pull org/student", 3, `pull: org/student: the hub refuses the token of HF_TOKEN (the hub says: Invalid credentials in Authorization header): create another on ` + s.URL + `/settings/tokens, or set HF_HUB_DISABLE_IMPLICIT_TOKEN=1 for none`},
-		{"HF_HUB_OFFLINE=1", "pull org/student", 3, `pull: org/student: the cache ` + cache + ` does not have it, and HF_HUB_OFFLINE is set: unset it`},
+	none := `the cache ` + cache + ` does not have it`
+	for set, c := range map[string]exchange{
+		"HF_ENDPOINT=ftp://hub":          {"pull a/b", exitUsage, []string{`=gad: pull: HF_ENDPOINT "ftp://hub": `}},
+		"HF_ENDPOINT=http://127.0.0.1:1": {"pull a/b --retries 0", exitFailed, []string{"=gad: pull: 127.0.0.1:1: "}},
+		"HF_TOKEN=hf_wrong":              {"pull org/student", exitInput, []string{"=create another on " + s.URL}},
+		"HF_HUB_OFFLINE=1":               {"pull org/student", exitInput, []string{"=gad: pull: org/student: " + none + ", and HF_HUB_OFFLINE is set: unset it\n"}},
+		"HF_TOKEN=":                      {"generate --model org/student --prompt x", exitInput, []string{"=gad: model: org/student: there is no such folder, and " + none + ": run gad pull org/student\n"}},
 	} {
-		t.Run(c.set, func(t *testing.T) {
-			name, value, _ := strings.Cut(c.set, "=")
+		t.Run(set, func(t *testing.T) {
+			name, value, _ := strings.Cut(set, "=")
 			t.Setenv(name, value)
-			if code, out, said := gad(strings.Fields(c.line)...); code != c.code || out != "" ||
-				said != "gad: "+c.want+"\n" {
-				t.Errorf("exit status %d, %q\n got %swant gad: %s", code, out, said, c.want)
-			}
+			answered(t, []exchange{c})
 		})
-	}
-	// A part of a model.
-	must(t, "pull", "org/student")
-	os.Remove(filepath.Join(cache, "models--org--student", "snapshots", repo.ID(),
-		"model.safetensors"))
-	if code, _, said := gad("generate", "--model", "org/student", "--prompt", "x"); code != 3 || said != `gad: model: org/student: there is no such folder, and the cache `+cache+` has only a part of it: has no weights: neither model.safetensors nor model.safetensors.index.json: it has config.json, generation_config.json, special_tokens_map.json, tokenizer.json, tokenizer_config.json: run gad pull org/student`+"\n" {
-		t.Errorf("exit status %d, %s", code, said)
 	}
 }
 

@@ -279,9 +279,9 @@ func TestRankSignal(t *testing.T) {
 func TestRankSignalByScript(t *testing.T) {
 	t.Parallel()
 	f := ready(t)
-	c := manifests(t,
-		"mpijob.yaml")["MPIJob"].Spec.MPIReplicaSpecs["Launcher"].Template.Spec.Containers[0]
-	inline := regexp.MustCompile(`(?s)mpirun .* &\n`).ReplaceAllString(c.Args[0], "mpirun \"$$@\" &\n")
+	text := fmt.Sprint(at(manifests(t, "mpijob.yaml")["MPIJob"],
+		"spec.mpiReplicaSpecs.Launcher.template.spec.containers.0.args.0"))
+	inline := regexp.MustCompile(`(?s)mpirun .* &\n`).ReplaceAllString(text, "mpirun \"$$@\" &\n")
 	for _, by := range []struct {
 		signal  syscall.Signal
 		command []string

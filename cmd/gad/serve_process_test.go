@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -144,60 +145,17 @@ func talkingTo(t *testing.T, lines string, out interface {
 	return code, out.String(), stderr.String()
 }
 
-// A conversation on a pipe: each line is answered with what went before in mind, until it
-// is reset.
+// A conversation on a pipe is that of the flags, and a line without an answer is exit status 1.
+// What is said of such lines: TestLinesWithoutAnswer of apps/chat.
 func TestChat(t *testing.T) {
 	settings := []string{"--model", ready(t).path("train", "global_step_3", "actor"),
-		"--max-new-tokens", "14", "--temperature", "2"}
-	answer := func(args ...string) string {
-		t.Helper()
-		out, _ := must(t, append(append([]string{"generate"}, settings...), args...)...)
-		return out
-	}
-	first, other :=
-		answer("--prompt", "Add 1+2+3"),
-		answer("--prompt", "Add 1+2+3", "--system", "Reverse: e v o d")
-	if first == other {
-		t.Fatal("the system message does not matter: the test shows nothing")
-	}
-	code, out, said := talking(t, "Add 1+2+3\n\n/reset\nAdd 1+2+3\n/reset\n/system Reverse: e v o d\nAdd 1+2+3\n/frobnicate\n/reset\n/system\nAdd 1+2+3", settings...)
-	if want := first + first + other + first; code != exitFailed || out != want {
-		t.Errorf("exit status %d, %q, want %q\n%s", code, out, want, said)
-	}
-	if !strings.Contains(said,
-		"gad: chat: /frobnicate: is not known: /help lists the commands\n") ||
-		!strings.HasSuffix(said, "gad: chat: line 8 got no answer\n") {
-		t.Errorf("says %q", said)
-	}
-	code, twice, _ := talking(t, "Add 1+2+3\nAdd 1+2+3\n", settings...)
-	if code != exitDone || !strings.HasPrefix(twice, first) || twice == first+first {
-		t.Errorf("the second answer does not know of the first: %q", twice)
-	}
-	if _, ended, _ := talking(t, "Add 1+2+3\n/exit\nAdd 1+2+3\n", settings...); ended != first {
-		t.Errorf("after /exit: %q", ended)
-	}
-	// A conversation that the model has no room for is not answered, and can begin anew.
-	code, out, said = talking(t, strings.Repeat("Add 1+2+3\n", 20)+"/reset\nAdd 1+2+3\n",
-		settings...)
-	ends := regexp.MustCompile(`gad: chat: (\d+) lines got no answer: ([0-9, ]+)(\.\.\.)?\n$`).FindStringSubmatch(said)
-	if ends == nil || !strings.Contains(said, " of line 20 has ") ||
-		!strings.Contains(said,
-			" tokens, the model takes 128 with the answer: /reset begins a new one\n") ||
-		!strings.HasSuffix(out, first) || code != exitFailed {
-		t.Fatalf("exit status %d, %q\n%s", code, out, said)
-	}
-	if n := strings.Count(said, "/reset begins"); ends[1] != fmt.Sprint(n) ||
-		!strings.HasPrefix(ends[2], fmt.Sprintf("%d, %d, ", 21-n, 22-n)) {
-		t.Errorf("%d of 22 lines are not answered: says %s, %s", n, ends[1], ends[2])
-	}
-	if code, out, said := talking(t, strings.Repeat("x", 5000)+"\n/exit\nAdd 1+2+3\n",
-		settings...); code != exitFailed || out != "" ||
-		!strings.HasSuffix(said, "gad: chat: line 1 got no answer\n") {
-		t.Errorf("exit status %d, %q\n%s", code, out, said)
-	}
-	if code, _, said := talking(t, "\xff\n", settings...); code != exitUsage ||
-		!strings.HasSuffix(said, "gad: chat: standard input is not UTF-8 text\n") {
-		t.Errorf("exit status %d, %s", code, said)
+		"--max-new-tokens", "14", "--temperature", "2", "--seed", "3", "--system", "Reverse: e v o d"}
+	answer, _ := must(t, slices.Concat([]string{"generate"}, settings,
+		[]string{"--prompt", "Add 1+2+3"})...)
+	code, out, said := talking(t, "Add 1+2+3\n/frobnicate\n/reset\nAdd 1+2+3", settings...)
+	if code != exitFailed || out != answer+answer ||
+		!strings.HasSuffix(said, "gad: chat: line 2 got no answer\n") {
+		t.Errorf("exit status %d, %q, want twice %q\n%s", code, out, answer, said)
 	}
 }
 
@@ -238,26 +196,5 @@ func TestChatInterrupted(t *testing.T) {
 	}
 	if !begun {
 		t.Errorf("%q, want the beginning of %q, and another answer", out, whole)
-	}
-}
-
-// A message that has no room is not the fault of the conversation before it.
-func TestChatMessageTooLong(t *testing.T) {
-	model := ready(t).path("student")
-	long := strings.Repeat("Add 1+2+3 ", 40)
-	for _, c := range []struct {
-		in   string
-		args []string
-		want string
-	}{
-		{long + "\n", nil, "gad: chat: the message of line 1 has 417 tokens, the model takes 128 with the answer: shorten it\n"},
-		{"Add 1+2+3\n", []string{"--system", long}, "gad: chat: the message of line 1 with the system message has 435 tokens, the model takes 128 with the answer: shorten one of them\n"},
-	} {
-		code, out, said := talking(t, c.in, append([]string{"--model", model}, c.args...)...)
-		if want := c.want + "gad: chat: line 1 got no answer\n"; code != exitFailed || out != "" ||
-			said != want {
-			t.Errorf("%q: exit status %d, prints %q\n got %s want %s", c.args, code, out, said,
-				want)
-		}
 	}
 }

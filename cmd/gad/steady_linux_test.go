@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"math"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,57 +23,6 @@ func resident(pid int) float64 {
 		}
 	}
 	return 0
-}
-
-// The program holds as much after many steps as after a few (doc/reliability.md, row 19): bytes
-// that a collection leaves, at the same place of a step.
-func TestSteadyHeap(t *testing.T) {
-	if !hostile.Long() {
-		t.Skip("takes hundreds of steps: in a long run")
-	}
-	// After the first steps: by then the objectives of all shapes that come up are compiled.
-	p := &heap{from: max(300, *steady/10), to: *steady}
-	f := ready(t)
-	code := run(append([]string{"gad"}, many(f, filepath.Join(t.TempDir(), "run"))...), io.Discard,
-		p)
-	if code != exitDone {
-		t.Fatalf("exit status %d\n%s", code, &p.said)
-	}
-	if len(p.bytes) != 2 {
-		t.Fatalf("%d measurements of %d steps", len(p.bytes), p.step)
-	}
-	change := 100 * (float64(p.bytes[1])/float64(p.bytes[0]) - 1)
-	t.Logf("row 19: steady heap: steps %d to %d: %d to %d bytes after a collection: %+.3f %%, %+.1f bytes a step; goroutines %d to %d",
-		p.from, p.to, p.bytes[0], p.bytes[1], change,
-		(float64(p.bytes[1])-float64(p.bytes[0]))/float64(p.to-p.from), p.goroutines[0],
-		p.goroutines[1])
-	if math.Abs(change) > 1 || p.goroutines[0] != p.goroutines[1] {
-		t.Error("the program holds more and more, or less")
-	}
-}
-
-// heap is a console that measures the heap when it is told of the steps from and to.
-type heap struct {
-	from, to, step int
-	bytes          []uint64
-	goroutines     []int
-	said           bytes.Buffer
-}
-
-func (h *heap) Write(line []byte) (int, error) {
-	if bytes.Contains(line, []byte("  step ")) {
-		if h.step++; h.step == h.from || h.step == h.to {
-			var m runtime.MemStats
-			runtime.GC()
-			runtime.GC() // what the first left in pools
-			runtime.ReadMemStats(&m)
-			h.bytes, h.goroutines =
-				append(h.bytes, m.HeapAlloc), append(h.goroutines, runtime.NumGoroutine())
-		}
-	} else {
-		h.said.Write(line)
-	}
-	return len(line), nil
 }
 
 // many is the command line of a run of as many steps as -steady says, with no save

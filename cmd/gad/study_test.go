@@ -148,29 +148,22 @@ func TestStudy(t *testing.T) {
 		report.Costs[1].MinShare != 1 {
 		t.Errorf("shares of the budget: %+v", report.Costs)
 	}
+	// Tables are made again, also while the study runs, and a finished one writes nothing.
 	before := tree(t, filepath.Join(one, "out"))
-	again, said := must(t, "study", filepath.Join(one, "tiny.yaml"), "--table")
-	if again != printed || strings.Count(said, "\n") != 1 {
+	file := filepath.Join(one, "tiny.yaml")
+	if again, said := must(t, "study", file, "--table"); again != printed ||
+		strings.Count(said, "\n") != 1 {
 		t.Errorf("--table prints\n%s\nand says\n%s", again, said)
 	}
 	lock, err := checkpoint.LockRun(filepath.Join(one, "out"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, said = must(t, "study", filepath.Join(one, "tiny.yaml"), "--table")
-	if again != printed || said != filepath.Join(one, "out")+" is in use: these are the tables of what is finished by now, and nothing is written\n" {
+	if again, said := must(t, "study", file, "--table"); again != printed || said != filepath.Join(one, "out")+" is in use: these are the tables of what is finished by now, and nothing is written\n" {
 		t.Errorf("--table while the study runs prints\n%s\nand says\n%s", again, said)
 	}
 	lock.Unlock()
-	for name := range before { // one thing is left to do, and everything is asked for again
-		if strings.HasPrefix(name, "evals") && name > "evals"+string(filepath.Separator) {
-			if err := os.Remove(filepath.Join(one, "out", name)); err != nil {
-				t.Fatal(err)
-			}
-			break
-		}
-	}
-	must(t, "study", "--jobs", "1", filepath.Join(one, "tiny.yaml"))
+	must(t, "study", "--jobs", "1", file)
 	for name, text := range tree(t, filepath.Join(one, "out")) {
 		if before[name] != text {
 			t.Errorf("a finished study writes %s", name)
@@ -178,47 +171,29 @@ func TestStudy(t *testing.T) {
 	}
 }
 
-// What is wrong with a study's file is found before anything is written.
+// What is wrong with a study's file is found before anything is written: what its own reader finds is
+// tested beside apps/study. Tables of a finished study are printed from their file of data.
 func TestStudyMistakes(t *testing.T) {
-	f := ready(t)
-	dir := t.TempDir()
+	f, dir := ready(t), t.TempDir()
 	file := tinyIn(t, f, dir)
-	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		old, new string
-		code     int
-		want     string
+	text := fileText(file)
+	for old, c := range map[string]struct {
+		new, want string
+		code      int
 	}{
-		{"steps: 6", "stepz: 6", exitUsage, `gad: settings: ` + file + `:10:19: setting "stages.sft.stepz": unknown: did you mean "steps"?`},
-		{"actor.optim.lr=1e-4", "actor.optim.lrr=1e-4", exitUsage, `gad: study: arm "GAD", stage train: settings: override "actor.optim.lrr=1e-4": setting "actor.optim.lrr": unknown: did you mean "actor.optim.lr"?`},
-		{"critic_warmup: 2}", "critic_warmup: 2, set: [critic.ppo_mini_batch_size=9]}", exitUsage, `gad: study: arm "GAD", stage warmup: settings: critic.ppo_mini_batch_size 9 is larger than data.train_batch_size 4: lower it`},
-		{"test.jsonl", "none.jsonl", exitInput,
-			"gad: study: eval: test: " + f.path("none.jsonl") +
-				": no such file or folder: paths are relative to the study's file: cannot be read"},
+		"actor.optim.lr=1e-4": {"actor.optim.lrr=1e-4", `study: arm "GAD", stage train: settings: override "actor.optim.lrr=1e-4": setting "actor.optim.lrr": unknown: did you mean "actor.optim.lr"?`, exitUsage},
+		"critic_warmup: 2}":   {"critic_warmup: 2, set: [critic.ppo_mini_batch_size=9]}", `study: arm "GAD", stage warmup: settings: critic.ppo_mini_batch_size 9 is larger than data.train_batch_size 4: lower it`, exitUsage},
+		"test.jsonl": {"none.jsonl", "study: eval: test: " + f.path("none.jsonl") +
+			": no such file or folder: paths are relative to the study's file: cannot be read", exitInput},
 	} {
-		if err := os.WriteFile(file, []byte(strings.Replace(string(raw), c.old, c.new, 1)),
-			0o644); err != nil {
+		if err := os.WriteFile(file, []byte(strings.Replace(text, old, c.new, 1)), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		code, _, said := gad("study", file)
-		if code != c.code || !strings.HasPrefix(said, c.want+"\n") {
-			t.Errorf("%s: exit status %d: %s\nwant %s", c.new, code, said, c.want)
-		}
+		answered(t, []exchange{{"study " + file, c.code, []string{"=gad: " + c.want + "\n"}}})
 	}
 	if _, err := os.Stat(filepath.Join(dir, "out", "stages")); err == nil {
 		t.Error("a stage was begun")
 	}
-}
-
-// The tables of a finished study are printed from their file of data, and run nothing.
-func TestStudyTables(t *testing.T) {
-	name := filepath.Join("..", "..", "doc", "study", "two-forms.tsv")
-	out, said := must(t, "study", "--table", name)
-	if said != "" || !strings.HasPrefix(out, "# two forms, the commoner one out of reach\n") ||
-		!strings.Contains(out, "\n| GAD | 0.889 [0.861, 0.917] | ") {
-		t.Errorf("prints\n%.300s\nand says %q", out, said)
-	}
+	answered(t, []exchange{{"study --table ../../doc/study/two-forms.tsv", exitDone, []string{
+		"# two forms, the commoner one out of reach\n", "\n| GAD | 0.889 [0.861, 0.917] | "}}})
 }

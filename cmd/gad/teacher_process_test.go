@@ -15,8 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,8 +22,6 @@ import (
 	"time"
 
 	"gad/apps/collect/collecttest"
-	"gad/apps/session/sessiontest"
-	"gad/data"
 )
 
 // metricsOf are the metrics of a run's steps.
@@ -108,17 +104,16 @@ func TestTeacherURL(t *testing.T) {
 	}
 }
 
-// scorer stands before a server, counts the texts that it scores, and may spoil its answers.
+// scorer stands before a server and counts the texts that it scores.
 type scorer struct {
 	url string // of the server
 	mu  sync.Mutex
-	// texts whose scores were given whole: how often, those of the trial at the start included
+	// texts that were scored: how often, those of the trial at the start included
 	given map[string]int
 	calls int
 	// the answers behind the first 20, some of which are the trial's, take half a second until
 	// hold is closed; nil: none does
-	hold  chan struct{}
-	spoil func(call int, text string, answer []byte) []byte // nil: nothing
+	hold chan struct{}
 }
 
 func (s *scorer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -138,15 +133,7 @@ func (s *scorer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		text := string(body.Prompt)
 		s.mu.Lock()
 		s.calls++
-		if s.spoil != nil {
-			spoiled := s.spoil(s.calls, text, bytes.Clone(answer))
-			if bytes.Equal(spoiled, answer) {
-				s.given[text]++
-			}
-			answer = spoiled
-		} else {
-			s.given[text]++
-		}
+		s.given[text]++
 		hold := s.hold
 		if s.calls <= 20 {
 			hold = nil
@@ -163,21 +150,11 @@ func (s *scorer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Write(answer)
 }
 
-// scoredBefore starts a server of a teacher, and a scorer before it.
-func scoredBefore(t *testing.T, teacher string, more ...string) (s *scorer, url string) {
-	t.Helper()
-	_, at := serving(t, append([]string{"--model", teacher, "--listen", "127.0.0.1:0"}, more...)...)
-	s = &scorer{url: at, given: map[string]int{}}
-	h := httptest.NewServer(s)
-	t.Cleanup(h.Close)
-	return s, h.URL + "/v1"
-}
-
-// asked starts to count anew, with another spoil.
-func (s *scorer) anew(spoil func(call int, text string, answer []byte) []byte) {
+// anew starts to count anew.
+func (s *scorer) anew() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.given, s.calls, s.spoil = map[string]int{}, 0, spoil
+	s.given, s.calls = map[string]int{}, 0
 }
 
 // holds sets what answers wait for, and returns what they waited for before.
@@ -192,210 +169,6 @@ func (s *scorer) texts() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.given)
-}
-
-// gad serve gives the soft labels that the same teacher gives when it is loaded, as far as its
-// context goes; more alternatives than it has are refused at the start with what to do.
-func TestDataScoreByURL(t *testing.T) {
-	dir, line := scorable(t)
-	local, out := filepath.Join(dir, "local.jsonl"), filepath.Join(dir, "url.jsonl")
-	must(t, append(line, "--output", local)...)
-	_, url := scoredBefore(t, line[3])
-	line = append(line, "--teacher-url", url)
-	printed, _ := must(t, append(line, "--output", out)...)
-	if !strings.HasPrefix(printed, out+": 6 rows of 7 with log-probabilities, ") ||
-		!strings.HasSuffix(printed,
-			"\nlonger than the teacher's context, and scored as far as that goes: 1 row\nwithout log-probabilities: 1 row (the first: row 5: the answer is more than a text, which a template writes)\n") {
-		t.Errorf("prints %q", printed)
-	}
-	want, got := sessiontest.Rows(t, local), sessiontest.Rows(t, out)
-	worst, values, places := 0.0, 0, 0
-	for i, row := range want {
-		if len(got[i].Logprobs) != len(row.Logprobs) {
-			t.Fatalf("row %d: %d tokens, want %d", i, len(got[i].Logprobs), len(row.Logprobs))
-		}
-		for k, at := range row.Logprobs {
-			if last := i == len(want)-1; last && got[i].Logprobs[k][0].LogProb == data.NoLogProb {
-				continue // behind what either reads
-			}
-			places++
-			if len(got[i].Logprobs[k]) != len(at) {
-				t.Fatalf("row %d, token %d: %v, want %v", i, k, got[i].Logprobs[k], at)
-			}
-			for n, l := range at {
-				if l.Bytes != got[i].Logprobs[k][n].Bytes {
-					t.Errorf("row %d, token %d: %v, want %v", i, k, got[i].Logprobs[k], at)
-				}
-				values++
-				worst = max(worst, math.Abs(float64(got[i].Logprobs[k][n].LogProb-l.LogProb)))
-			}
-		}
-	}
-	t.Logf("%d values at %d places, the largest difference %g nats", values, places, worst)
-	if worst > 0 || places < 50 || values < 4*places {
-		t.Errorf("%d values at %d places, %g apart", values, places, worst)
-	}
-	many := slices.Clone(line)
-	many[slices.Index(many, "--top-logprobs")+1] = "65"
-	code, _, said := gad(append(many, "--output", filepath.Join(dir, "x.jsonl"))...)
-	if code != exitInput || !regexp.MustCompile(
-		`^gad: teacher's server: 127\.0\.0\.1:\d+: scores a text, but does not give 65 alternatives: .*must be from 0 to 64.*: lower --top-logprobs\n$`).MatchString(said) {
-		t.Errorf("exit status %d: %s", code, said)
-	}
-}
-
-// Scores that are missing, null, infinite, of another order or of another text are asked for again.
-// Where they stay so the command ends with the place, and the same command goes on and asks for no
-// row again.
-func TestDataScoreFaults(t *testing.T) {
-	f := ready(t)
-	dir := t.TempDir()
-	s, url := scoredBefore(t, f.path("train", "global_step_3", "actor"))
-	line := []string{"data", "score", "--teacher", f.path("student"), "--teacher-url", url, "--data",
-		different(t, dir, 20), "--top-logprobs", "4", "--output"}
-	whole := filepath.Join(dir, "whole.jsonl")
-	must(t, append(line, whole)...)
-	want, err := os.ReadFile(whole)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := len(s.texts()); n != 20 {
-		t.Fatalf("%d texts, want 20 that differ", n)
-	}
-	list := regexp.MustCompile(`"prompt_logprobs":\[.*?\}\}\]`)
-	places := func(answer []byte, edit func(places []json.RawMessage) []json.RawMessage) []byte {
-		var all []json.RawMessage
-		at := list.FindIndex(answer)
-		json.Unmarshal(answer[at[0]+len(`"prompt_logprobs":`):at[1]], &all)
-		raw, _ := json.Marshal(edit(all))
-		return slices.Concat(answer[:at[0]+len(`"prompt_logprobs":`)], raw, answer[at[1]:])
-	}
-	faults := map[string]func(answer []byte) []byte{
-		"other order": func(a []byte) []byte {
-			return places(a, func(p []json.RawMessage) []json.RawMessage {
-				slices.Reverse(p[len(p)-4:])
-				return p
-			})
-		},
-		"missing": func(a []byte) []byte {
-			return places(a, func(p []json.RawMessage) []json.RawMessage { return p[:len(p)-1] })
-		},
-		"null": func(a []byte) []byte {
-			return places(a, func(p []json.RawMessage) []json.RawMessage {
-				p[len(p)-1] = json.RawMessage("null")
-				return p
-			})
-		},
-		"a null value": func(a []byte) []byte {
-			return places(a, func(p []json.RawMessage) []json.RawMessage {
-				p[len(p)-1] = regexp.MustCompile(`"logprob":[^,]*`).ReplaceAll(p[len(p)-1],
-					[]byte(`"logprob":null`))
-				return p
-			})
-		},
-		"-inf": func(a []byte) []byte {
-			i := bytes.LastIndex(a, []byte(`"logprob":-`))
-			return slices.Concat(a[:i], []byte(`"logprob":-Infinity,"was":-`), a[i+11:])
-		},
-		"without": func(a []byte) []byte { return list.ReplaceAll(a, []byte(`"prompt_logprobs":null`)) },
-	}
-	for _, name := range slices.Sorted(maps.Keys(faults)) {
-		out := filepath.Join(dir, name+".jsonl")
-		seen := map[string]int{}
-		s.anew(func(_ int, text string, answer []byte) []byte { // twice of each text but the trial's
-			if _, ok := seen[text]; !ok && len(seen) < 4 {
-				seen[text] = 2
-			}
-			if seen[text]++; seen[text] <= 2 {
-				return faults[name](answer)
-			}
-			return answer
-		})
-		must(t, append(line, out)...)
-		if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s: other bytes (%v)", name, err)
-		}
-		// One row that stays bad.
-		out = filepath.Join(dir, name+" again.jsonl")
-		var bad string
-		var known []string
-		s.anew(func(call int, text string, answer []byte) []byte {
-			if !slices.Contains(known, text) {
-				if known = append(known, text); len(known) == 9 {
-					bad = text
-				}
-			}
-			if text == bad {
-				return faults[name](answer)
-			}
-			return answer
-		})
-		code, _, said := gad(append(line, out)...)
-		if code != exitFailed || !regexp.MustCompile(`^gad: teacher's server: 127\.0\.0\.1:\d+: row \d+: .* (\(3 times\)|given up after 3 tries): run the same command again: no row that has its scores is asked for again\n$`).MatchString(said) {
-			t.Errorf("%s: exit status %d: %s", name, code, said)
-		}
-		kept, first := rowsIn(t, out+".partial"), s.texts()
-		if len(kept) != len(first) || len(kept) < 8 {
-			t.Errorf("%s: %d rows are kept, %d texts were scored", name, len(kept), len(first))
-		}
-		s.anew(nil)
-		must(t, append(line, out)...)
-		for text := range s.texts() {
-			if first[text] > 0 {
-				t.Errorf("%s: a row that was scored is asked for again", name)
-			}
-		}
-		if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, want) ||
-			len(first)+len(s.texts()) != 20 {
-			t.Errorf("%s: other bytes (%v), or %d and %d rows asked for", name, err, len(first),
-				len(s.texts()))
-		}
-	}
-	// A server that does not score, or twice in another way, is refused before anything is kept.
-	for want, spoil := range map[string]func(call int, text string, answer []byte) []byte{
-		"does not score a given text": func(_ int, _ string, a []byte) []byte { return faults["without"](a) },
-		"from one request to the next": func(call int, _ string, a []byte) []byte {
-			return regexp.MustCompile(`"logprob":-[0-9.e-]+`).ReplaceAllFunc(a, func(x []byte) []byte {
-				v, _ := strconv.ParseFloat(string(x[10:]), 64)
-				return strconv.AppendFloat([]byte(`"logprob":`), v-float64(call%2), 'g', -1, 64)
-			})
-		},
-	} {
-		s.anew(spoil)
-		out := filepath.Join(dir, "refused.jsonl")
-		code, _, said := gad(append(line, out)...)
-		if code != exitInput || !strings.Contains(said, want) {
-			t.Errorf("exit status %d: %s", code, said)
-		}
-		if n := len(rowsIn(t, out+".partial")); n > 0 {
-			t.Errorf("%d rows are kept", n)
-		}
-		s.anew(nil)
-	}
-	// What was scored goes on with the same kind of teacher alone, and with the same model.
-	out := filepath.Join(dir, "null again.jsonl")
-	collecttest.Drop(t, out)
-	s.anew(func(call int, _ string, answer []byte) []byte {
-		if call > 20 {
-			return faults["null"](answer)
-		}
-		return answer
-	})
-	if code, _, said := gad(append(line, out)...); code != exitFailed {
-		t.Fatalf("exit status %d: %s", code, said)
-	}
-	_, other := scoredBefore(t, f.path("student"), "--name", "other")
-	renamed := slices.Clone(line)
-	renamed[5] = other
-	code, _, said := gad(append(renamed, out)...)
-	if code != exitUsage || !strings.Contains(said, `cannot be resumed: rows were scored by model "actor" of the server, which now has "other": ask the same model, or give another --output`) {
-		t.Errorf("exit status %d: %s", code, said)
-	}
-	loaded := slices.Delete(slices.Clone(line), 4, 6)
-	code, _, said = gad(append(loaded, out)...)
-	if code != exitUsage || !strings.Contains(said, "the teacher was behind a server, now it is loaded: give the same settings") {
-		t.Errorf("exit status %d: %s", code, said)
-	}
 }
 
 // different writes n rows that all differ.
@@ -429,9 +202,13 @@ func TestDataScoreByURLKill(t *testing.T) {
 	t.Parallel()
 	path, f := built(t), ready(t)
 	dir := t.TempDir()
-	s, url := scoredBefore(t, f.path("train", "global_step_3", "actor"))
-	line := []string{"data", "score", "--teacher", f.path("student"), "--teacher-url", url, "--data",
-		different(t, dir, 50), "--output"}
+	_, at := serving(t, "--model", f.path("train", "global_step_3", "actor"), "--listen",
+		"127.0.0.1:0")
+	s := &scorer{url: at, given: map[string]int{}}
+	h := httptest.NewServer(s)
+	defer h.Close()
+	line := []string{"data", "score", "--teacher", f.path("student"), "--teacher-url", h.URL + "/v1",
+		"--data", different(t, dir, 50), "--output"}
 	whole, out := filepath.Join(dir, "whole.jsonl"), filepath.Join(dir, "out.jsonl")
 	must(t, append(line, whole)...)
 	want, err := os.ReadFile(whole)
@@ -442,7 +219,7 @@ func TestDataScoreByURLKill(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
 		scored, stops := map[string]int{}, 0
 		for {
-			s.anew(nil)
+			s.anew()
 			before := len(rowsIn(t, out+".partial"))
 			stop := before+20 < rows // more than those of the trial's rest and in flight
 			if stop {

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -30,79 +27,26 @@ type rowOut struct {
 // Export gives the student as it was stored before training, or in the dtype
 // that is asked for; the folder is complete and loads.
 func TestExport(t *testing.T) {
-	f := ready(t)
-	sizes := map[string]int64{}
+	linked(t, "train", "train.arrow", "test.jsonl")
 	for _, dtype := range []string{"float32", "bfloat16"} {
-		out := filepath.Join(t.TempDir(), dtype)
-		printed, _ := must(t, "export", "--run", f.path("train"), "--output", out, "--dtype", dtype)
-		if !strings.Contains(printed, "actor of "+f.path("train", "global_step_3")+", "+dtype) {
-			t.Errorf("prints %q", printed)
+		printed, _ := does(t, "export --run train --output "+dtype+" --dtype "+dtype)
+		if !strings.Contains(printed, "actor of train/global_step_3, "+dtype) ||
+			!strings.Contains(fileText(dtype+"/config.json"), `"`+dtype+`"`) {
+			t.Errorf("prints %q; config.json is %s", printed, fileText(dtype+"/config.json"))
 		}
-		info, err := os.Stat(filepath.Join(out, "model.safetensors"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		sizes[dtype] = info.Size()
-		config, err := os.ReadFile(filepath.Join(out, "config.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.Contains(string(config), `"`+dtype+`"`) {
-			t.Errorf("config.json does not say %s:\n%s", dtype, config)
-		}
-		must(t, "generate", "--model", out, "--prompt", "Add 1+2+3", "--max-new-tokens", "2")
+		does(t, "generate --model "+dtype+" --prompt Add --max-new-tokens 2")
 	}
-	if b, w := sizes["bfloat16"], sizes["float32"]; b > 6*w/10 {
+	if b, w := len(fileText("bfloat16/model.safetensors")),
+		len(fileText("float32/model.safetensors")); b > 6*w/10 || b == 0 {
 		t.Errorf("bfloat16 takes %d bytes, float32 %d", b, w)
 	}
 	// What was bfloat16 before training is again, through the stages between.
-	base := filepath.Join(t.TempDir(), "base")
-	must(t, "export", "--run", f.path("train"), "--output", base, "--dtype", "bfloat16")
-	sft, warmup := filepath.Join(t.TempDir(), "sft"), filepath.Join(t.TempDir(), "warmup")
-	must(t, stage("sft", "--model", base, "--data", f.path("train.arrow"), "--output", sft,
-		"--steps", "1")...)
-	must(t, stage("warmup", "--model", filepath.Join(sft, "global_step_1", "actor"), "--data",
-		f.path("train.arrow"), "--output", warmup, "--steps", "1")...)
-	for _, run := range []string{sft, warmup} {
-		printed, _ := must(t, "export", "--run", run, "--output", filepath.Join(t.TempDir(), "out"))
-		if !strings.HasSuffix(printed, ", bfloat16\n") {
-			t.Errorf("export of %s in the base's dtype prints %q", run, printed)
-		}
-	}
-	critic := filepath.Join(t.TempDir(), "critic")
-	must(t, "export", "--run", f.path("train"), "--part", "critic", "--output", critic)
-	must(t, "score", "--critic", critic, "--data", f.path("test.jsonl"), "--limit", "1")
-}
-
-func TestData(t *testing.T) {
-	f := ready(t)
-	printed, _ := must(t, "data", "inspect", "--data", f.path("rows.parquet"))
-	for _, text := range []string{"parquet, 50 rows", "content", "teacher_response", "TEACHER"} {
-		if !strings.Contains(printed, text) {
-			t.Errorf("inspect does not print %q:\n%s", text, printed)
-		}
-	}
-	printed, _ = must(t, "data", "validate", "--data", f.path("rows.parquet"), "--model",
-		f.path("student"))
-	for _, text := range []string{"p50", "p99", "0 of 50 (0.0 %) over the limit of 1536",
-		"0 errors"} {
-		if !strings.Contains(printed, text) {
-			t.Errorf("validate does not print %q:\n%s", text, printed)
-		}
-	}
-	printed, _ = must(t, "data", "validate", "--data", f.path("rows.jsonl"), "--model",
-		f.path("student"), "--json")
-	var report map[string]any
-	if err := json.Unmarshal([]byte(printed), &report); err != nil ||
-		strings.Count(printed, "\n") != 1 {
-		t.Errorf("validate --json: %v: %s", err, printed)
-	}
-	bad := filepath.Join(t.TempDir(), "bad.jsonl")
-	if err := os.WriteFile(bad, []byte(`{"content":"a","teacher_response":"b"}`+"\n"+`{"content":"c","teacher_response":" "}`+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	code, printed, said := gad("data", "validate", "--data", bad)
-	if code != exitInput || !strings.Contains(printed, `row 1: no teacher answer in column "teacher_response"`) || said != "gad: data: "+bad+": training refuses rows (errors: 1): correct or remove them\n" {
-		t.Errorf("exit status %d\n%s%s", code, printed, said)
-	}
+	answered(t, []exchange{
+		{"sft --model bfloat16 --data train.arrow --output sft --steps 1 SMALL", exitDone, nil},
+		{"warmup --model sft/global_step_1/actor --data train.arrow --output warm --steps 1 SMALL", exitDone, nil},
+		{"export --run sft --output out1", exitDone, []string{", bfloat16\n"}},
+		{"export --run warm --output out2", exitDone, []string{", bfloat16\n"}},
+		{"export --run train --part critic --output critic", exitDone, nil},
+		{"score --critic critic --data test.jsonl --limit 1", exitDone, nil},
+	})
 }

@@ -23,7 +23,13 @@ func checks(t *testing.T, script string, o env.Options, rows []Recorded) ([]stri
 	if err := os.WriteFile(path, []byte(script), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if o.Command = "sh " + path; o.Timeout == 0 {
+	return checkOf(t, "sh "+path, o, rows)
+}
+
+// checkOf returns what a check of the environment that a command runs says, and prints.
+func checkOf(t *testing.T, command string, o env.Options, rows []Recorded) ([]string, string) {
+	t.Helper()
+	if o.Command = command; o.Timeout == 0 {
 		o.Timeout = time.Minute
 	}
 	pool, err := env.Open(context.Background(), o)

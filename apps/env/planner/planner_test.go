@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"gad/apps/env/games"
 	"gad/internal/endpoint"
 	"gad/internal/endpoint/endpointtest"
 	"gad/internal/env"
@@ -381,6 +383,80 @@ func TestHelperFails(t *testing.T) {
 		env.Turn{Text: "Sub-Goal: legs\nTool: search\nContext: spiders"})
 	if err == nil || !strings.HasPrefix(err.Error(), "env planner: turn 1: endpoint: ") {
 		t.Errorf("no server: %v", err)
+	}
+}
+
+// TestMain is the environment where PLANNER is set: with a helper at the address that it is, and a
+// journal in the folder JOURNAL, or by rule.
+func TestMain(m *testing.M) {
+	at, child := os.LookupEnv("PLANNER")
+	if !child {
+		os.Exit(m.Run())
+	}
+	var h *Helper
+	if at != "" {
+		client, err := endpoint.New(endpoint.Options{BaseURL: at})
+		if err != nil {
+			panic(err)
+		}
+		h = &Helper{Client: client, Model: "m", Dir: os.Getenv("JOURNAL"), FS: vfs.OrDisk(nil)}
+	}
+	if err := Serve(os.Stdin, os.Stdout, h); err != nil {
+		panic(err)
+	}
+}
+
+// By rule and with a helper: nothing that the planner answers breaks the protocol, and a teacher's
+// plan is played.
+func TestPlanner(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := endpointtest.Start(&endpointtest.Server{
+		Answer: func(c endpointtest.Call, _ int) (string, string) {
+			return fmt.Sprintf("Command: %d + 1\nAnswer: %d\nCONTINUE", c.Number, c.Number), "stop"
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	dir := t.TempDir()
+	turn := func(text string) string { return fmt.Sprintf(`{"role":"assistant","content":%q}`, text) }
+	// What the helper adds is the number of the request: never the sum.
+	helped := turn("Sub-Goal: all\nTool: add\nContext: all")
+	for _, c := range []struct {
+		command, turns string
+		episodes       int
+	}{
+		{"PLANNER=", turn(plan("all", "add", "1 + 2")) + "," + turn(plan("all", "add", "3 + 3")), 2048},
+		{"PLANNER=" + server.URL + " JOURNAL=" + dir, strings.Repeat(helped+",", 7) + helped, 32},
+	} {
+		row := `{"content":[],"env":{"numbers":[1,2,3]},"teacher_response":[` + c.turns + "]}\n"
+		teacher, err := games.ReadRows(strings.NewReader(row))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rows := range [][]games.Recorded{nil, teacher} {
+			pool, err := env.Open(t.Context(), env.Options{Command: c.command + " '" + self + "'",
+				Workers: 2, Timeout: time.Minute})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			broken, err := games.Check(t.Context(), pool, 1, rows, &out)
+			pool.Close()
+			if err != nil || len(broken) > 0 || !strings.HasPrefix(out.String(), fmt.Sprintf(
+				"planner: protocol version 1, %d episodes at once\n", c.episodes)) ||
+				strings.Contains(out.String(), "\n1 episodes of the teacher\n") != (rows != nil) {
+				t.Errorf("%s: %v, %q\n%s", c.command, err, broken, out.String())
+			}
+		}
+	}
+	// The helper answers by the number of the request: equal replies are the journal's.
+	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if n := len(server.Calls()); err != nil || n == 0 || len(files) != n {
+		t.Errorf("%d requests, %d files, %v", n, len(files), err)
 	}
 }
 
