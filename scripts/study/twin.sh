@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What a second student is worth, which SFT has taught the same answers from other random weights
-# (doc/study.md, "A twin"): as the teacher of gad opd, and as the likelihood that a game begins with.
+# (doc/twin.md): as the teacher of gad opd, and as the likelihood that a game begins with.
 # Needs the data and students of scripts/study/ladder.sh SIZE. Killed? The same command goes on.
 #
 #   RUNS=runs/ladder scripts/study/twin.sh SIZE "ARM ..." "SEED ..."
