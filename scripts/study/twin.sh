@@ -13,6 +13,7 @@
 #               reward (critic.level=token, gamma 0.001)
 #   token-own   the same, but the likelihood begins as the student itself
 #   token-still the same as token, but the likelihood does not learn
+#   token-flat  the same as token, but PPO's loss, a mean over tokens and not over answers
 #   answer      the same as token, but an answer's reward is its whole score
 # GAD names the binary, THREADS.
 set -euo pipefail
@@ -78,6 +79,7 @@ for seed in $seeds; do
     token) game "$run" "$seed" "$other" 1e-4 "${token[@]}" ;;
     token-own) game "$run" "$seed" "$own" 1e-4 "${token[@]}" ;;
     token-still) game "$run" "$seed" "$other" 1e-12 "${token[@]}" ;;
+    token-flat) game "$run" "$seed" "$other" 1e-4 "${token[@]}" actor.policy_loss.loss_mode=vanilla ;;
     answer) game "$run" "$seed" "$other" 1e-4 ;;
     *) echo "$0: no arm $arm" >&2; exit 2 ;;
     esac
