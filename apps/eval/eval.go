@@ -119,8 +119,8 @@ func (e *evaluation) stopMessage() string {
 // savedState returns, for messages, what --output holds if the process ends now.
 func (e *evaluation) savedState() string {
 	n := e.saved.Load()
-	if n == 0 { // a first save may be on the disk before it is noted
-		if _, err := e.s.FS.Stat(e.o.Output); e.o.Output != "" && err == nil {
+	if n == 0 && e.o.Output != "" { // a first save may be on the disk before it is noted
+		if _, err := e.s.FS.Stat(e.o.Output); err == nil {
 			n = e.counted.Load()
 		}
 	}

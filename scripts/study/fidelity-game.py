@@ -13,21 +13,9 @@ import os
 import re
 import sys
 
+from reports import find
+
 RUNS = os.environ.get("RUNS", "runs/fidelity")
-
-
-def find(node, key):
-    """Return the first value of a key in nested JSON, or None."""
-    if isinstance(node, dict):
-        if key in node:
-            return node[key]
-        node = list(node.values())
-    if isinstance(node, list):
-        for x in node:
-            found = find(x, key)
-            if found is not None:
-                return found
-    return None
 
 
 def mean(xs):

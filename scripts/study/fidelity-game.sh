@@ -7,12 +7,12 @@
 #   scripts/study/fidelity-game.sh "ARM ..." "SEED ..." [STEP]
 #   RUNS=folder scripts/study/fidelity-game.py     the table and the plot of all games
 #
-# STEP (2) is the step of the warm-up that the game begins from; GAMESTEPS (4) those of the game. A
-# longer game goes on from the short one, and every fourth step is measured too
+# STEP (2) is the step of the warm-up that the game begins from; GAMESTEPS (4), a multiple of 4, those
+# of the game. A longer game goes on from the short one, and every fourth step is measured too
 # (game-ARM-STEP-SEED-at-N).
 # ARM opd is distillation by the teacher's own log-probabilities, the bound; sft and sft-full are SFT
-# on the teacher's answers, with LoRA or without, of the compute of a warm-up with a likelihood and its
-# game (55 TFLOP: 28 steps).
+# on the teacher's answers, with LoRA or without, 7 steps for each of the game: with GAMESTEPS=8 sft has
+# the compute of a game of 4 with its warm-up (56 steps, 59 TFLOP, and 41 + 14).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 GAD=${GAD:-gad} RUNS=${RUNS:-runs/fidelity} THREADS=${THREADS:-2} GAMESTEPS=${GAMESTEPS:-4}

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Print the table of scripts/study/twin.sh: each arm's last checkpoint, minus its student before it.
+"""Print the table of scripts/study/twin.sh: every checkpoint, and what it is minus its student before.
 
     RUNS=runs/ladder scripts/study/twin.py SIZE
 
-reverse and forward are KL(student || teacher) and KL(teacher || student), nats per token, exact; after
-them the length ratio, the share of cut answers, distinct 2-grams and the run's operations.
+reverse_kl and forward_kl are KL(student || teacher) and KL(teacher || student), nats per token, exact; after
+them the length ratio, the share of cut answers, distinct 2-grams, the differences of both KLs to the
+student before, and the operations of the whole run.
 """
 import glob
 import json
@@ -12,28 +13,16 @@ import os
 import re
 import sys
 
+from reports import find
+
 root = os.path.join(os.environ.get("RUNS", "runs/ladder"), sys.argv[1], "twin")
 
 
-def find(node, key):
-    """Return the first value of a key in nested JSON, or None."""
-    if isinstance(node, dict):
-        if key in node:
-            return node[key]
-        node = list(node.values())
-    if isinstance(node, list):
-        for x in node:
-            found = find(x, key)
-            if found is not None:
-                return found
-    return None
-
-
 def tflop(run):
-    """Return the operations of a run's steps, from their rate and time."""
+    """Return the operations of a run's steps, from their rate and time; a step taken again counts once."""
     with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as f:
-        rows = [json.loads(x) for x in f]
-    return sum(r.get("perf/tflops", 0) * r.get("timing_s/step", 0) for r in rows)
+        rows = {r.get("step"): r for r in map(json.loads, f)}
+    return sum(r.get("perf/tflops", 0) * r.get("timing_s/step", 0) for r in rows.values())
 
 
 names = ["reverse_kl", "forward_kl", "len_ratio", "truncated_frac", "distinct_2"]
@@ -43,7 +32,7 @@ for path in glob.glob(f"{root}/*.json"):
     with open(path, encoding="utf-8") as f:
         report = json.load(f)
     found[m[1], int(m[2]), int(m[3])] = [find(report, n) for n in names]
-print("arm\tseed\tstep\t" + "\t".join(names) + "\tminus before\t\tTFLOP")
+print("arm\tseed\tstep\t" + "\t".join(names) + "\treverse_minus\tforward_minus\tTFLOP")
 for arm, seed, step in sorted(found):
     x, before = found[arm, seed, step], found.get(("sft", seed, 2000))
     minus = "\t".join(f"{a - b:+.3f}" for a, b in zip(x[:2], before)) if before else "\t"

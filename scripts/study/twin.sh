@@ -15,6 +15,8 @@
 #   token-still the same as token, but the likelihood does not learn
 #   token-flat  the same as token, but PPO's loss, a mean over tokens and not over answers
 #   answer      the same as token, but an answer's reward is its whole score
+#   score       gad fidelity of the twin's likelihood before it learns (after token), and of CRITICS,
+#               other runs; scripts/study/given-length.py has what they know beyond length
 # GAD names the binary, THREADS.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -81,6 +83,15 @@ for seed in $seeds; do
     token-still) game "$run" "$seed" "$other" 1e-12 "${token[@]}" ;;
     token-flat) game "$run" "$seed" "$other" 1e-4 "${token[@]}" actor.policy_loss.loss_mode=vanilla ;;
     answer) game "$run" "$seed" "$other" 1e-4 ;;
+    score) [ -e "$run.answers" ] || {
+      critics=(--critic "$out/token-$seed-warm")
+      for c in ${CRITICS:-}; do critics+=(--critic "$c"); done
+      "$GAD" fidelity "${critics[@]}" --model "$own" --teacher "$RUNS/teacher" --data "$RUNS/test.jsonl" \
+        --teacher-key response --limit 60 -n 8 --temperature 1 --max-response-length 48 \
+        --threads "$THREADS" --precision bf16 --output "$run.answers"
+    }
+      python3 scripts/study/given-length.py "$run.answers"
+      continue ;;
     *) echo "$0: no arm $arm" >&2; exit 2 ;;
     esac
     measure "$run"
