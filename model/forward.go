@@ -568,7 +568,8 @@ func (m *network) mixGrad(i int, a *acts, dy compute.Tensor, posN []int32, pack 
 	} else {
 		be.Gated(compute.Sigmoid, a.gated(b.oNHE), b.gateNHE, b.oNHE)
 		m.linearGrad(a.dgateNHE, p.wo, nil, dy, a.gated(b.oNHE), false)
-		be.GatedGrad(compute.Sigmoid, compute.Tensor{}, a.dgateNHE, a.doNHE, a.dgateNHE, b.gateNHE, b.oNHE)
+		be.GatedGrad(compute.Sigmoid, compute.Tensor{}, a.dgateNHE, a.doNHE, a.dgateNHE, b.gateNHE,
+			b.oNHE)
 	}
 	be.AttentionGrad(a.dqNHE, a.dkNKE, a.dvNKE, a.doNHE, b.oNHE, b.lseNH, b.qNHE, b.kNKE,
 		b.vNKE, m.attnShape(l), pack)

@@ -102,8 +102,8 @@ func TestCombinationsOfSettings(t *testing.T) {
 }
 
 // The settings that need another one change nothing without it, nor do those that a stage is said
-// not to read: a game, OPD, DPO and SFT with all of them changed at once have the metrics of the same
-// run without.
+// not to read: a game, OPD, DPO and SFT with all of them changed at once have the metrics of the
+// same run without.
 func TestIdleSettingsAreIdle(t *testing.T) {
 	slow(t)
 	be := ready(t)

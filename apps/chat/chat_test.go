@@ -196,8 +196,10 @@ func TestLinesWithoutAnswer(t *testing.T) {
 			"gad: chat: /frobnicate: is not known: /help lists the commands\n",
 			"chat: line 1 got no answer"},
 		{"Add 1+2+3\n/exit\nAdd 1+2+3\n", "", first, "", ""},
-		{long + "\n/exit\nAdd 1+2+3\n", "", "", "gad: chat: the message of line 1 has 417 tokens, the model takes 128 with the answer: shorten it\n", "chat: line 1 got no answer"},
-		{"Add 1+2+3\n", long, "", "gad: chat: the message of line 1 with the system message has 435 tokens, the model takes 128 with the answer: shorten one of them\n", "chat: line 1 got no answer"},
+		{long + "\n/exit\nAdd 1+2+3\n", "", "",
+			"gad: chat: the message of line 1 has 417 tokens, the model takes 128 with the answer: shorten it\n", "chat: line 1 got no answer"},
+		{"Add 1+2+3\n", long, "",
+			"gad: chat: the message of line 1 with the system message has 435 tokens, the model takes 128 with the answer: shorten one of them\n", "chat: line 1 got no answer"},
 		{"\xff\n", "", "", "", "chat: standard input is not UTF-8 text"},
 	} {
 		o.System = c.system
@@ -212,7 +214,8 @@ func TestLinesWithoutAnswer(t *testing.T) {
 	o.System = ""
 	out, said, err := talks(l, o, strings.Repeat("Add 1+2+3\n", 20)+"/reset\nAdd 1+2+3\n")
 	n := strings.Count(said, " tokens, the model takes 128 with the answer: /reset begins a new one\n")
-	if err == nil || n < 2 || !strings.Contains(said, "gad: chat: the conversation with the message of line 20 has ") ||
+	if err == nil || n < 2 || !strings.Contains(said,
+		"gad: chat: the conversation with the message of line 20 has ") ||
 		!strings.HasSuffix(out, first) || !strings.HasPrefix(err.Error(),
 		fmt.Sprintf("chat: %d lines got no answer: %d, %d, ", n, 21-n, 22-n)) {
 		t.Errorf("prints %q, says %s, %v", out, said, err)

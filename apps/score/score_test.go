@@ -139,7 +139,9 @@ func TestBars(t *testing.T) {
 	report.BusyDelay = 0
 	defer func() { report.BusyDelay = old }()
 	rows := filepath.Join(t.TempDir(), "rows.jsonl")
-	if err := os.WriteFile(rows, []byte(strings.Repeat(`{"content":"Add 1+2","teacher_response":"it is 3"}`+"\n", 2000)), 0o644); err != nil {
+	if err := os.WriteFile(rows,
+		[]byte(strings.Repeat(`{"content":"Add 1+2","teacher_response":"it is 3"}`+"\n", 2000)),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	for name, command := range map[string]func(s *session.Session) error{

@@ -17,7 +17,8 @@ import (
 )
 
 // Runs of every stage, as the program writes them, are told apart and shown, and the board leaves
-// them as they are. A report is one file that loads nothing, is written over, and holds the samples.
+// them as they are. A report is one file that loads nothing, is written over, and holds the
+// samples.
 func TestBoardOfEveryStage(t *testing.T) {
 	const stages = "sft warmup train dpo"
 	f, _ := linked(t, strings.Fields(stages)...)
@@ -70,7 +71,8 @@ func TestBoardOfEveryStage(t *testing.T) {
 	}
 
 	for range 2 {
-		if out, _ := does(t, "report train sft"); !regexp.MustCompile(`^report\.html: 2 runs, [0-9.]+ MB\n$`).MatchString(out) {
+		if out, _ := does(t, "report train sft"); !regexp.MustCompile(
+			`^report\.html: 2 runs, [0-9.]+ MB\n$`).MatchString(out) {
 			t.Errorf("prints %q", out)
 		}
 	}

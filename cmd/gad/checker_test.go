@@ -48,7 +48,9 @@ func TestFolderNamesNoChecker(t *testing.T) {
 	started(`warmup --model student --data train.arrow --val-data test.jsonl --output warm --steps 2 SMALL --critic-warmup 1 --checker "`+checker+`"`, true)
 	for _, line := range []string{"train --resume warm --data train.arrow --output run --steps 1",
 		"train --resume run --steps 2"} {
-		answered(t, []exchange{{line, exitUsage, []string{fmt.Sprintf("gad does not start a program because a folder names it: give --checker %q again, or trainer.checker= for none", checker)}}})
+		answered(t, []exchange{{line, exitUsage,
+			[]string{fmt.Sprintf(
+				"gad does not start a program because a folder names it: give --checker %q again, or trainer.checker= for none", checker)}}})
 		if _, err := os.Stat("started"); err == nil {
 			t.Errorf("gad %s has started the folder's checker", line)
 		}

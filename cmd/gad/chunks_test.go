@@ -39,7 +39,8 @@ func TestChunksOfAStudent(t *testing.T) {
 		t.Errorf("in one sequence: %q", out)
 	}
 	answered(t, []exchange{
-		{"export --run run --output out", exitDone, []string{"gad serve --chunk 8 --carry 4 --carry-head 1 --chunks 6"}},
+		{"export --run run --output out", exitDone,
+			[]string{"gad serve --chunk 8 --carry 4 --carry-head 1 --chunks 6"}},
 		{"generate --prompt Add --model out --max-new-tokens 20", exitDone, []string{"!chunks"}},
 		{"eval --model " + student + " --data test.jsonl --limit 4 --disc-steps 0 --json --temperature 1 --output answers.jsonl", exitDone, []string{"teacher_nll"}}})
 	if n := lines("answers.jsonl"); n != 4 {

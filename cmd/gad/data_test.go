@@ -11,8 +11,9 @@ import (
 	"gad/apps/collect/collecttest"
 )
 
-// What the data commands print beside the reports of data, whose messages its own tests have: row and
-// tokens as a student reads them, rows of both sets, what a copy leaves out; and then the error.
+// What the data commands print beside the reports of data, whose messages its own tests have: row
+// and tokens as a student reads them, rows of both sets, what a copy leaves out; and then the
+// error.
 func TestDataReports(t *testing.T) {
 	linked(t, "student", "rows.parquet", "rows.jsonl")
 	for name, text := range map[string]string{
@@ -29,11 +30,14 @@ func TestDataReports(t *testing.T) {
 		printed []string // lines
 		err     string   // "" is none
 	}{
-		{"data validate --data bad.jsonl", []string{`error: bad.jsonl: row 1: no teacher answer in column "teacher_response" (missing, empty or blank): write one or remove the row`,
-			`1 error, 0 warnings`}, "data: bad.jsonl: training refuses rows (errors: 1): correct or remove them"},
+		{"data validate --data bad.jsonl",
+			[]string{`error: bad.jsonl: row 1: no teacher answer in column "teacher_response" (missing, empty or blank): write one or remove the row`,
+				`1 error, 0 warnings`},
+			"data: bad.jsonl: training refuses rows (errors: 1): correct or remove them"},
 		{"data validate --data more.csv --model student --max-prompt-length 64 --max-response-length 14 --val-data val.jsonl", []string{
 			`note: 1 of 1 validation rows have a prompt that is also in the training data, 0 of them also the same answer`}, ""},
-		{"data convert --data more.csv --data val.jsonl --output new.jsonl", []string{`new.jsonl: 2 rows`, `columns left out: score`}, ""},
+		{"data convert --data more.csv --data val.jsonl --output new.jsonl",
+			[]string{`new.jsonl: 2 rows`, `columns left out: score`}, ""},
 		{"data validate --data new.jsonl", []string{`0 errors, 0 warnings`}, ""},
 		{"data inspect --data given.jsonl --content-key instruction --teacher-key response", []string{
 			`  input                string  not read`,
@@ -46,7 +50,8 @@ func TestDataReports(t *testing.T) {
 			`warning: think.jsonl: row 0: column "documents" is not read, although the answer may speak of it: put what matters into the prompt`,
 			`  | <|im_start|>user<|im_end|>`}, ""},
 		{"data inspect --data val.jsonl --model student --max-response-length 4", []string{
-			`answer: 4 tokens, 26 to 29; cut at data.max_response_length 4 of 7, so without an end token`, `  | It is `}, ""},
+			`answer: 4 tokens, 26 to 29; cut at data.max_response_length 4 of 7, so without an end token`,
+			`  | It is `}, ""},
 	} {
 		code, out, said := gad(strings.Fields(c.line)...)
 		if c.err == "" && (code != exitDone || said != "") ||
@@ -70,14 +75,15 @@ func TestDataReports(t *testing.T) {
 				t.Errorf("%s prints no %q:\n%s", line, text, out)
 			}
 		}
-		if strings.HasSuffix(line, "--json") && (!json.Valid([]byte(out)) || strings.Count(out, "\n") != 1) {
+		if strings.HasSuffix(line, "--json") && (!json.Valid([]byte(out)) ||
+			strings.Count(out, "\n") != 1) {
 			t.Errorf("%s prints %s", line, out)
 		}
 	}
 }
 
-// Settings of the data that are lists: flags, overrides and files, and what an older run wrote as one
-// text. The settings of a run are taken again from another folder.
+// Settings of the data that are lists: flags, overrides and files, and what an older run wrote as
+// one text. The settings of a run are taken again from another folder.
 func TestDataSettings(t *testing.T) {
 	saved, err := filepath.Abs("../../testdata/layouts/dolly_saved")
 	if err != nil {
@@ -97,7 +103,9 @@ func TestDataSettings(t *testing.T) {
 	first := ""
 	for i, given := range []string{"--data a.jsonl --data b.jsonl", "--data [ab].jsonl",
 		"--config old.yaml", "--config new.yaml", "data.train_files=[a.jsonl,b.jsonl]"} {
-		must(t, strings.Fields(fmt.Sprintf("sft --model student --output run%d --steps 1 data.max_prompt_length=64 data.max_response_length=14 data.train_batch_size=4 %s", i, given))...)
+		must(t, strings.Fields(
+			fmt.Sprintf(
+				"sft --model student --output run%d --steps 1 data.max_prompt_length=64 data.max_response_length=14 data.train_batch_size=4 %s", i, given))...)
 		student := fileText(fmt.Sprintf("run%d/global_step_1/actor/model.safetensors", i))
 		if first == "" {
 			first = student

@@ -17,9 +17,9 @@ import (
 	"gad/internal/vfs"
 )
 
-// demoed plays a demo of so many rows and steps of SFT in dir, and one step of its other stages, with
-// more settings of these. It wants texts to be said and printed, in which $DIR and $GAD stand for the
-// folder and the program, and reads demo.json into got.
+// demoed plays a demo of so many rows and steps of SFT in dir, and one step of its other stages,
+// with more settings of these. It wants texts to be said and printed, in which $DIR and $GAD stand
+// for the folder and the program, and reads demo.json into got.
 func demoed(t *testing.T, o demo.Options, rows, test int, steps string, sft, game []string,
 	say, print []string, got any) (out, said string) {
 	t.Helper()
@@ -62,8 +62,9 @@ func demoed(t *testing.T, o demo.Options, rows, test int, steps string, sft, gam
 		t.Fatal(err)
 	}
 	for _, flags := range []string{"", " --seed 2 --fast"} {
-		answered(t, []exchange{{"demo --dir " + o.Dir + flags, exitUsage, []string{"=gad: demo: " + o.Dir +
-			": contains another demo, with another --seed, --fast, --episodes or --thought: nothing is overwritten: give another --dir\n"}}})
+		answered(t, []exchange{{"demo --dir " + o.Dir + flags, exitUsage,
+			[]string{"=gad: demo: " + o.Dir +
+				": contains another demo, with another --seed, --fast, --episodes or --thought: nothing is overwritten: give another --dir\n"}}})
 	}
 	return out, said
 }

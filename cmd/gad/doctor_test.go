@@ -116,7 +116,8 @@ func TestDoctor(t *testing.T) {
 		"--output", broken, "--steps", "20"), "actor.optim.lr=1e38", "trainer.max_skips=3")
 	code, _, said := gad(args...)
 	if code != exitNumerical || strings.Count(said, "optimizer steps in a row") != 1 ||
-		!strings.Contains(said, "(trainer.max_skips): lower actor.optim.lr and start again with another --output") ||
+		!strings.Contains(said,
+			"(trainer.max_skips): lower actor.optim.lr and start again with another --output") ||
 		fileText(filepath.Join(broken, "numerical_stop.txt")) == "" {
 		t.Errorf("numerical stop: exit status %d, must be said once:\n%s", code, said)
 	}

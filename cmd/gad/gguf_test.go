@@ -81,7 +81,8 @@ func TestGGUFInPlaceOfAFolder(t *testing.T) {
 	}
 	does(t, "plan --model s.gguf --data train.arrow data.max_prompt_length=32 data.max_response_length=32")
 	does(t, "init --config s.gguf --corpus test.jsonl --output new")
-	if out, _ := does(t, "generate --model s.gguf --data test.jsonl --limit 2 --output a.jsonl --max-new-tokens 4"); out == "" {
+	if out, _ := does(t,
+		"generate --model s.gguf --data test.jsonl --limit 2 --output a.jsonl --max-new-tokens 4"); out == "" {
 		t.Error("nothing printed")
 	}
 
@@ -131,7 +132,8 @@ func TestGGUFInPlaceOfAFolder(t *testing.T) {
 		t.Errorf("with adapters: %q", said)
 	}
 	for run, want := range map[string]string{"l": "s.gguf, to be loaded with peft, which cannot read this base (gad export --model writes it as a folder); --merge writes the whole model\n", "m": "hf, to be loaded with peft; --merge writes the whole model\n"} {
-		if _, said := does(t, "export --run "+run+" --output adapters-"+run); !strings.HasPrefix(said, "gad: note: these are LoRA adapters for ") ||
+		if _, said := does(t, "export --run "+run+" --output adapters-"+run); !strings.HasPrefix(said,
+			"gad: note: these are LoRA adapters for ") ||
 			!strings.HasSuffix(said, want) {
 			t.Errorf("adapters of %s are exported with %q, want %q", run, said, want)
 		}

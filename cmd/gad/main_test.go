@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -46,7 +45,8 @@ func must(t testing.TB, args ...string) (stdout, stderr string) {
 // words returns the words of a command line, in which what stands between quotation marks is one
 // and SMALL is the settings of the test's runs.
 func words(line string) (list []string) {
-	for i, part := range strings.Split(strings.ReplaceAll(line, "SMALL", strings.Join(small, " ")), `"`) {
+	for i, part := range strings.Split(strings.ReplaceAll(line, "SMALL", strings.Join(small, " ")),
+		`"`) {
 		if i%2 == 1 {
 			list = append(list, part)
 		} else {
@@ -106,7 +106,6 @@ const wideConfig = `{"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","
 func TestMain(m *testing.M) {
 	flag.Parse()
 	vfs.OS = vfstest.NoSync(vfs.OS) // of commands within this process
-	report.BusyDelay = time.Hour    // what a slow machine shows is none of what a command says
 	for _, name := range []string{"HF_ENDPOINT", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN",
 		"HF_TOKEN_PATH", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
 		"XDG_CACHE_HOME"} {

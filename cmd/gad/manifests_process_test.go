@@ -40,8 +40,8 @@ func manifests(t *testing.T, name string) map[string]any {
 	}
 }
 
-// at returns what a path of keys and places in lists, with dots between them, leads to in an object;
-// nil where it leads nowhere.
+// at returns what a path of keys and places in lists, with dots between them, leads to in an
+// object; nil where it leads nowhere.
 func at(x any, path string) any {
 	for step := range strings.SplitSeq(path, ".") {
 		list, _ := x.([]any)
@@ -328,7 +328,8 @@ func TestRanksManifests(t *testing.T) {
 			case name == secretVar:
 				secret = at(e, "valueFrom.secretKeyRef.name") == "gad-ranks" &&
 					at(e, "valueFrom.secretKeyRef.key") == "secret"
-			case at(e, "valueFrom.fieldRef.fieldPath") == "metadata.annotations['jobset.sigs.k8s.io/coordinator']":
+			case at(e,
+				"valueFrom.fieldRef.fieldPath") == "metadata.annotations['jobset.sigs.k8s.io/coordinator']":
 				set[name] = "gad-ranks-0-0.gad"
 			default:
 				set[name] = fmt.Sprint(at(e, "value"))

@@ -18,7 +18,8 @@ func TestPlan(t *testing.T) {
 		"plan --model student --ranks 4" + lengths + " --stage "
 	const gpus = ranks + "sft --device cuda --memory 8 trainer.shards=4 --precision "
 	const eval = " --model sft/global_step_60/actor --data test.jsonl"
-	evals := []string{"memory\n", "student: key/value cache", "fresh discriminators (2 x 3 of 50 steps)",
+	evals := []string{"memory\n", "student: key/value cache",
+		"fresh discriminators (2 x 3 of 50 steps)",
 		"estimate, from a measurement", "50 of 800 steps, which are 40 passes over 5 pairs"}
 	const many = " data.train_batch_size=1048576"
 	answered(t, []exchange{
@@ -34,7 +35,8 @@ func TestPlan(t *testing.T) {
 		{"plan SMALL --model student --data train.arrow --fit --memory 0.1", exitDone,
 			[]string{"fits 100 MB as it is: no settings to add\nmemory\n"}},
 		{"plan --fit --model student --data test.jsonl --memory 0.0001" + lengths, exitUsage, []string{
-			"memory\n", "gad: plan: does not fit in memory: needs ", ", 100 kB are available: even with actor.recompute=true critic.recompute=true actor.max_token_len=78 critic.max_token_len=78 rollout.max_num_seqs=", " it needs ", ": use a smaller student, shorter answers or more memory\n",
+			"memory\n", "gad: plan: does not fit in memory: needs ",
+			", 100 kB are available: even with actor.recompute=true critic.recompute=true actor.max_token_len=78 critic.max_token_len=78 rollout.max_num_seqs=", " it needs ", ": use a smaller student, shorter answers or more memory\n",
 			"!offload"}}, // on a CPU there is no other memory
 		// A step whose sequences alone take more than the memory is refused after the data, before the
 		// models. How much memory there is depends on the machine.
@@ -57,10 +59,10 @@ func TestPlan(t *testing.T) {
 		{ranks + "sft trainer.shards=4", exitDone, []string{" actor: optimizer 227 kB\n"}},
 		{ranks + "sft trainer.shards=4 trainer.shard_optimizer=true", exitDone, []string{
 			" actor: optimizer 66.3 kB (its part of 227 kB, on 4 ranks (trainer.shard_optimizer))\n"}},
-		// On GPUs each rank sends, beside a sum of the gradients, what is computed with of its weights: of
-		// 28,320 parameters 4 bytes each in float32, and 2 in bfloat16 but for the vectors; and NCCL has
-		// buffers. Three quarters of twice 113.3 kB for the sum, rounded up to the blocks of gradients,
-		// and of 113.3 or 57.2 kB for the weights.
+		// On GPUs each rank sends, beside a sum of the gradients, what is computed with of its weights:
+		// of 28,320 parameters 4 bytes each in float32, and 2 in bfloat16 but for the vectors; and NCCL
+		// has buffers. Three quarters of twice 113.3 kB for the sum, rounded up to the blocks of
+		// gradients, and of 113.3 or 57.2 kB for the weights.
 		{gpus + "f32 trainer.shard_optimizer=true", exitDone, []string{
 			" actor: optimizer 67.6 kB (its part of 230 kB, on 4 ranks (trainer.shard_optimizer))\n",
 			" NCCL's buffers 403 MB (an estimate, at NCCL's defaults: not measured)\n",
@@ -72,14 +74,17 @@ func TestPlan(t *testing.T) {
 		{"plan --model student --stage sft --device cuda --memory 8 trainer.shards=4" + lengths, exitDone,
 			[]string{"!NCCL"}},
 		// what a step would take on a GPU that is not here
-		{"plan --device cuda --card h100 --model student --data test.jsonl --output run" + lengths, exitDone, []string{
-			"of 80 GB available", "predicted, nothing was measured (H100 SXM 80 GB; doc/gpu/predicted.md says what is assumed)",
-			"rollout", "old_logp", "update_critic", "ref_logp", "update_actor"}},
+		{"plan --device cuda --card h100 --model student --data test.jsonl --output run" + lengths,
+			exitDone, []string{
+				"of 80 GB available",
+				"predicted, nothing was measured (H100 SXM 80 GB; doc/gpu/predicted.md says what is assumed)",
+				"rollout", "old_logp", "update_critic", "ref_logp", "update_actor"}},
 	})
 
 	// With the settings that --fit adds it fits, and a plan with them is the same.
-	huge := strings.Fields("plan --stage warmup --memory 0.1 --model student --data train.arrow --output run " +
-		strings.Join(small, " ") + " actor.max_token_len=1000000000 data.train_batch_size=4000")
+	huge := strings.Fields(
+		"plan --stage warmup --memory 0.1 --model student --data train.arrow --output run " +
+			strings.Join(small, " ") + " actor.max_token_len=1000000000 data.train_batch_size=4000")
 	code, _, said := gad(huge...)
 	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") ||
 		!strings.Contains(said,
@@ -124,6 +129,7 @@ func TestPlanLeavesRowsOut(t *testing.T) {
 		{line + "filter data.max_response_length=14", exitDone, []string{"3 steps",
 			"over 30 rows; about 10 more are over the length limits and left out)\n"}},
 		{line + "keep data.max_response_length=14", exitDone, []string{"over 40 rows)\n", "4 steps"}},
-		{line + "filter data.max_response_length=2", exitInput, []string{"gad: data: rows.jsonl: none of 40 rows is within data.max_prompt_length 64 and data.max_response_length 2: raise them\n"}},
+		{line + "filter data.max_response_length=2", exitInput,
+			[]string{"gad: data: rows.jsonl: none of 40 rows is within data.max_prompt_length 64 and data.max_response_length 2: raise them\n"}},
 	})
 }

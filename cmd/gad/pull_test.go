@@ -125,19 +125,24 @@ func TestPullAndUse(t *testing.T) {
 	}
 }
 
-// What the hub, its cache or the environment refuses ends with the exit status of its kind; the lines:
-// TestRefused and TestPull of apps/pull.
+// What the hub, its cache or the environment refuses ends with the exit status of its kind; the
+// lines: TestRefused and TestPull of apps/pull.
 func TestPullRefused(t *testing.T) {
 	s, cache := hub(t, map[string]*hubtest.Repo{"models/org/student": folderRepo(t,
 		ready(t).path("student"))})
 	t.Chdir(t.TempDir())
 	none := `the cache ` + cache + ` does not have it`
 	for set, c := range map[string]exchange{
-		"HF_ENDPOINT=ftp://hub":          {"pull a/b", exitUsage, []string{`=gad: pull: HF_ENDPOINT "ftp://hub": `}},
-		"HF_ENDPOINT=http://127.0.0.1:1": {"pull a/b --retries 0", exitFailed, []string{"=gad: pull: 127.0.0.1:1: "}},
-		"HF_TOKEN=hf_wrong":              {"pull org/student", exitInput, []string{"=create another on " + s.URL}},
-		"HF_HUB_OFFLINE=1":               {"pull org/student", exitInput, []string{"=gad: pull: org/student: " + none + ", and HF_HUB_OFFLINE is set: unset it\n"}},
-		"HF_TOKEN=":                      {"generate --model org/student --prompt x", exitInput, []string{"=gad: model: org/student: there is no such folder, and " + none + ": run gad pull org/student\n"}},
+		"HF_ENDPOINT=ftp://hub": {"pull a/b", exitUsage,
+			[]string{`=gad: pull: HF_ENDPOINT "ftp://hub": `}},
+		"HF_ENDPOINT=http://127.0.0.1:1": {"pull a/b --retries 0", exitFailed,
+			[]string{"=gad: pull: 127.0.0.1:1: "}},
+		"HF_TOKEN=hf_wrong": {"pull org/student", exitInput,
+			[]string{"=create another on " + s.URL}},
+		"HF_HUB_OFFLINE=1": {"pull org/student", exitInput,
+			[]string{"=gad: pull: org/student: " + none + ", and HF_HUB_OFFLINE is set: unset it\n"}},
+		"HF_TOKEN=": {"generate --model org/student --prompt x", exitInput,
+			[]string{"=gad: model: org/student: there is no such folder, and " + none + ": run gad pull org/student\n"}},
 	} {
 		t.Run(set, func(t *testing.T) {
 			name, value, _ := strings.Cut(set, "=")

@@ -159,7 +159,9 @@ func TestStudy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, said := must(t, "study", file, "--table"); again != printed || said != filepath.Join(one, "out")+" is in use: these are the tables of what is finished by now, and nothing is written\n" {
+	if again, said := must(t, "study", file, "--table"); again != printed ||
+		said != filepath.Join(one,
+			"out")+" is in use: these are the tables of what is finished by now, and nothing is written\n" {
 		t.Errorf("--table while the study runs prints\n%s\nand says\n%s", again, said)
 	}
 	lock.Unlock()
@@ -171,8 +173,8 @@ func TestStudy(t *testing.T) {
 	}
 }
 
-// What is wrong with a study's file is found before anything is written: what its own reader finds is
-// tested beside apps/study. Tables of a finished study are printed from their file of data.
+// What is wrong with a study's file is found before anything is written: what its own reader finds
+// is tested beside apps/study. Tables of a finished study are printed from their file of data.
 func TestStudyMistakes(t *testing.T) {
 	f, dir := ready(t), t.TempDir()
 	file := tinyIn(t, f, dir)
@@ -181,8 +183,10 @@ func TestStudyMistakes(t *testing.T) {
 		new, want string
 		code      int
 	}{
-		"actor.optim.lr=1e-4": {"actor.optim.lrr=1e-4", `study: arm "GAD", stage train: settings: override "actor.optim.lrr=1e-4": setting "actor.optim.lrr": unknown: did you mean "actor.optim.lr"?`, exitUsage},
-		"critic_warmup: 2}":   {"critic_warmup: 2, set: [critic.ppo_mini_batch_size=9]}", `study: arm "GAD", stage warmup: settings: critic.ppo_mini_batch_size 9 is larger than data.train_batch_size 4: lower it`, exitUsage},
+		"actor.optim.lr=1e-4": {"actor.optim.lrr=1e-4",
+			`study: arm "GAD", stage train: settings: override "actor.optim.lrr=1e-4": setting "actor.optim.lrr": unknown: did you mean "actor.optim.lr"?`, exitUsage},
+		"critic_warmup: 2}": {"critic_warmup: 2, set: [critic.ppo_mini_batch_size=9]}",
+			`study: arm "GAD", stage warmup: settings: critic.ppo_mini_batch_size 9 is larger than data.train_batch_size 4: lower it`, exitUsage},
 		"test.jsonl": {"none.jsonl", "study: eval: test: " + f.path("none.jsonl") +
 			": no such file or folder: paths are relative to the study's file: cannot be read", exitInput},
 	} {

@@ -43,7 +43,8 @@ func TestExport(t *testing.T) {
 	// What was bfloat16 before training is again, through the stages between.
 	answered(t, []exchange{
 		{"sft --model bfloat16 --data train.arrow --output sft --steps 1 SMALL", exitDone, nil},
-		{"warmup --model sft/global_step_1/actor --data train.arrow --output warm --steps 1 SMALL", exitDone, nil},
+		{"warmup --model sft/global_step_1/actor --data train.arrow --output warm --steps 1 SMALL",
+			exitDone, nil},
 		{"export --run sft --output out1", exitDone, []string{", bfloat16\n"}},
 		{"export --run warm --output out2", exitDone, []string{", bfloat16\n"}},
 		{"export --run train --part critic --output critic", exitDone, nil},

@@ -158,7 +158,8 @@ func TestExampleEnvironment(t *testing.T) {
 	_, text, _ := strings.Cut(string(doc), "```sh\n# guess.sh")
 	text, _, _ = strings.Cut(text, "```")
 	broken, out := checks(t, "#"+text, env.Options{Workers: 2}, nil)
-	if len(broken) > 0 || !strings.HasPrefix(out, "guess: protocol version 1, 32 episodes at once\n") ||
+	if len(broken) > 0 ||
+		!strings.HasPrefix(out, "guess: protocol version 1, 32 episodes at once\n") ||
 		!strings.Contains(out, "       1  done\n") {
 		t.Errorf("%q\n%s", broken, out)
 	}

@@ -400,7 +400,8 @@ func TestRepeatSeesDifferences(t *testing.T) {
 		one, other func()
 	}{
 		{"kernel", func() { b.Add(y, x) }, func() { b.Copy(y, x) }},
-		{"arguments", func() { b.Gated(compute.SiLU, o, h, h) }, func() { b.Gated(compute.SiLU, h, o, o) }},
+		{"arguments", func() { b.Gated(compute.SiLU, o, h, h) },
+			func() { b.Gated(compute.SiLU, h, o, o) }},
 		{"number", func() { b.RMSNorm(o, y.Slice(0, 8), h, w0(w), 1e-6) },
 			func() { b.RMSNorm(o, y.Slice(0, 8), h, w0(w), 1) }},
 		{"product", func() { b.Linear(o, h, w, nil, false) },
@@ -410,8 +411,10 @@ func TestRepeatSeesDifferences(t *testing.T) {
 		{"more", func() { b.Zero(y) }, func() { b.Zero(y); b.Copy(y, x) }},
 		// One argument of a kernel, whichever it is: its output, its inputs, its numbers.
 		{"output", func() { b.Gated(compute.SiLU, o, h, p) }, func() { b.Gated(compute.SiLU, r, h, p) }},
-		{"first input", func() { b.Gated(compute.SiLU, o, h, p) }, func() { b.Gated(compute.SiLU, o, r, p) }},
-		{"second input", func() { b.Gated(compute.SiLU, o, h, p) }, func() { b.Gated(compute.SiLU, o, h, r) }},
+		{"first input", func() { b.Gated(compute.SiLU, o, h, p) },
+			func() { b.Gated(compute.SiLU, o, r, p) }},
+		{"second input", func() { b.Gated(compute.SiLU, o, h, p) },
+			func() { b.Gated(compute.SiLU, o, h, r) }},
 		{"gradient's output", grad(z, p, x, u, n, false), grad(y, p, x, u, n, false)},
 		{"gradient's dy", grad(z, p, x, u, n, false), grad(z, h, x, u, n, false)},
 		{"gradient's x", grad(z, p, x, u, n, false), grad(z, p, y, u, n, false)},

@@ -477,7 +477,8 @@ func (b *Backend) Gated(act compute.Activation, yNF, gateNF, upNF compute.Tensor
 	y := b.narrowView(op, "y", yNF, n)
 	in, N, F, row := b.matching(op, n, "gate up", gateNF, upNF)
 	defer b.enter()()
-	b.launch(b.k.gated[act].forward[y.t], b.eachRow(N, F), at(y.p), at(in[0].p), at(in[1].p), whole(N), whole(F),
+	b.launch(b.k.gated[act].forward[y.t], b.eachRow(N, F), at(y.p), at(in[0].p), at(in[1].p), whole(N),
+		whole(F),
 		whole(row))
 }
 
@@ -496,7 +497,8 @@ func (b *Backend) GatedGrad(act compute.Activation, yNF, dgateNF, dupNF, dyNF, g
 		y = b.narrowView(op, "y", yNF, n)
 	}
 	defer b.enter()()
-	b.launch(b.k.gated[act].grad[dy.t], b.eachRow(N, F), at(y.p), at(dgate.p), at(dup.p), at(dy.p), at(gate.p),
+	b.launch(b.k.gated[act].grad[dy.t], b.eachRow(N, F), at(y.p), at(dgate.p), at(dup.p), at(dy.p),
+		at(gate.p),
 		at(up.p), whole(N), whole(F), whole(row), whole(dyRow))
 }
 
