@@ -172,6 +172,7 @@ func TestGameSeqKD(t *testing.T) {
 // whose discriminator took one plain gradient step per student step and still lagged on
 // the rarest answers.
 func TestGameAdversarial(t *testing.T) {
+	t.Parallel()
 	p := teacherMixture()
 	for _, c := range []struct{ start, want []float64 }{
 		{[]float64{2.5, 1.5}, []float64{2.0010, .7021, .5105}},

@@ -115,6 +115,7 @@ func goldenFiles(t *testing.T) []string {
 }
 
 func TestGolden(t *testing.T) {
+	t.Parallel()
 	for i, file := range goldenFiles(t) {
 		own := i == 0
 		t.Run(filepath.Base(file), func(t *testing.T) {

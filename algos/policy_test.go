@@ -104,6 +104,7 @@ func TestObjectivesAgainstDifferences(t *testing.T) {
 // doc/algorithms.md, "Aggregation": the result does not depend on how rows are packed. The
 // averaging of micro-batch means, which the reference does, does depend on it.
 func TestPackingDoesNotMatter(t *testing.T) {
+	t.Parallel()
 	packings := [][][]int{
 		{{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}},
 		{{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11}},

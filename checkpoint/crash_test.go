@@ -314,6 +314,7 @@ func (s scenario) crash(at, skip int, again bool) (states int, done bool, err er
 // left out, and the same sweep must find that something breaks: no sync is for
 // nothing, and none is missing (with -short of the first scenario alone).
 func TestPowerLoss(t *testing.T) {
+	t.Parallel()
 	var points, crashed, syncs int
 	all := scenarios(t)
 	for n, s := range all {
@@ -361,6 +362,7 @@ func TestPowerLoss(t *testing.T) {
 // Every operation fails in turn, once and from then on: the error is reported,
 // with its cause, and the checkpoints from before load.
 func TestEveryFaultIsReported(t *testing.T) {
+	t.Parallel()
 	sumInjected, sumReported := 0, 0
 	for _, s := range scenarios(t) {
 		for _, forever := range []bool{false, true} {
@@ -435,6 +437,7 @@ func TestEveryFaultIsReported(t *testing.T) {
 // in 256 steps: ErrSpace with path, bytes needed and bytes free, and the last
 // checkpoint is what it was.
 func TestDiskFull(t *testing.T) {
+	t.Parallel()
 	total, kinds := 0, 0
 	for _, s := range scenarios(t) {
 		if s.name == "prune" {

@@ -320,6 +320,7 @@ func TestKeptRowsAreOfTheirChoice(t *testing.T) {
 // A file that is damaged anywhere is found out, when it is opened or when the damage
 // is read; rows are then encoded again and are the same.
 func TestKeptRowsAreNotTrusted(t *testing.T) {
+	t.Parallel()
 	path, dir := keptData(t, t.TempDir(), nil), t.TempDir()
 	keep := EncodeOptions{Keep: Keep{Dir: dir, Encoder: "bytes"}}
 	want := pass(t, path, EncodeOptions{}, nil)
@@ -411,6 +412,7 @@ func TestKeptRowsOfTwoRuns(t *testing.T) {
 
 // A fault of any operation costs the file and not the rows; none leaves a part of one.
 func TestKeptRowsSurviveFaults(t *testing.T) {
+	t.Parallel()
 	path := keptData(t, t.TempDir(), nil)
 	want := pass(t, path, EncodeOptions{}, nil)
 	for at := 1; ; at++ {

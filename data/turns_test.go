@@ -258,6 +258,7 @@ func TestValidateTurns(t *testing.T) {
 
 // Files of nested turns that are damaged are refused or read otherwise; nothing else happens.
 func TestDamagedTurns(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"agent.arrow", "agent.parquet", "agent.jsonl",
 		"env_struct.arrow", "env_struct.parquet"} {
 		ext := filepath.Ext(name)

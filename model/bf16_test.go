@@ -82,6 +82,7 @@ func pass(t *testing.T, be compute.Backend, c Config, kind Kind, from *Model) (x
 // scores within bfloat16's 8 bits through two blocks; every parameter's gradient
 // in the same direction.
 func TestBF16(t *testing.T) {
+	t.Parallel()
 	truth, err := cpu.New(cpu.Options{})
 	must(t, err)
 	t.Cleanup(func() { truth.Close() })

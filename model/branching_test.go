@@ -58,6 +58,7 @@ func distinct(seqs []Seq) int {
 // scores of answers and of turns, and their gradients but for the order of sums; and a pass
 // computes what they have in common once, at any depth.
 func TestBranchingSequences(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(7, 8))
 	seqs := slices.Concat(sprouts(r, 9, 14), sprouts(r, 1, 3), sprouts(r, 40, 9))
 	var tr sequence.Tree

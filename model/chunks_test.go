@@ -14,6 +14,7 @@ import (
 // tokens are those of the chunks asked for one by one, with draws that count on. Slots and the
 // other thoughts change nothing, and a token is told once, under its response's number.
 func TestGenerateChunks(t *testing.T) {
+	t.Parallel()
 	onBackends(t, func(t *testing.T, be compute.Backend) {
 		all := 0
 		_, slow := be.(*ref.Backend)

@@ -13,6 +13,7 @@ import (
 // The whole model against central differences, in float64: every parameter
 // tensor of every architecture, through log-probabilities and entropies.
 func TestFiniteDifferences(t *testing.T) {
+	t.Parallel()
 	for _, arch := range architectures {
 		t.Run(arch, func(t *testing.T) {
 			c := tiny(arch)

@@ -184,6 +184,7 @@ func TestKLGradOfSharedPrompts(t *testing.T) {
 // float64; beside gradients of log-probabilities and entropies, which it is added to. An adapted
 // model is compared with its base without adapters.
 func TestKLDifferences(t *testing.T) {
+	t.Parallel()
 	check := func(t *testing.T, m, q *Model) {
 		seqs := seqsOf(29, 8, 3, 5)
 		const temperature, within = 0.5, 1e-5 // logits and their gradients pass in float32

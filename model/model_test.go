@@ -273,6 +273,7 @@ var lmFolders, scorerFolders = func() (lms, scorers []string) {
 // Log-probabilities, entropies and gradients against transformers, per
 // architecture and way of storing weights.
 func TestAgainstTransformers(t *testing.T) {
+	t.Parallel()
 	onEachBackend(t, func(t *testing.T, be compute.Backend) {
 		for _, name := range lmFolders {
 			t.Run(name, func(t *testing.T) {
@@ -455,6 +456,7 @@ func TestPacksShare(t *testing.T) {
 // What shares a prompt has the bits of what does not, and gradients equal but for the
 // order of the sums over those that share it.
 func TestSharedPrompts(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(5, 5))
 	var seqs []Seq
 	// a prompt's length, and its answers'

@@ -167,6 +167,7 @@ func TestPlanOfTurns(t *testing.T) {
 // On the CPU the plan of layers of the gated delta rule is what they take, within 5 %: the
 // operation's scratch memory, the states of sequences.
 func TestPlanOfDeltaRule(t *testing.T) {
+	t.Parallel()
 	c := tiny("Qwen3_5")
 	c.Hidden, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.RotaryDim, c.FFN = 128, 4, 4, 2, 64, 16, 320
 	c.Mixer = Mixer{Layers: []bool{true, true, true, false}, Taps: 4, KeyHeads: 2, ValueHeads: 4,

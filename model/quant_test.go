@@ -21,6 +21,7 @@ func inBlocks(arch string) Config {
 // they have on a base with the values of the blocks: log-probabilities, answers, adapters after
 // steps, merged weights.
 func TestQuantBase(t *testing.T) {
+	t.Parallel()
 	onBackends(t, func(t *testing.T, be compute.Backend) {
 		if be.Element(compute.Q8) == 0 {
 			t.Skipf("%s has no weights in blocks", be.Name())

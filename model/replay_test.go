@@ -49,6 +49,7 @@ func (m *multiple) AttentionDecode(o, q, k, v compute.Tensor, a compute.AttnShap
 // Rows that fill a step up change no sample: where products do not depend on the number of
 // rows, all bits stay.
 func TestGenerateFilledUp(t *testing.T) {
+	t.Parallel()
 	onBackends(t, func(t *testing.T, be compute.Backend) {
 		prompts, rows := samplePrompts()
 		var want [][]Completion
@@ -160,6 +161,7 @@ func (d *dry) Repeat(key string, _ compute.Indices, op func()) {
 // lognormal lengths (median 299, at most 512 tokens): with rows as they come, and in
 // multiples of 16. A second call finds the graphs of the first.
 func TestReplayShare(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("slow: left out with -short")
 	}

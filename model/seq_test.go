@@ -39,6 +39,7 @@ func conversations(r *rand.Rand, n, vocab int) (seqs []Seq) {
 // it as its prompt: in log-probabilities and entropies to the bit, in gradients but for the
 // rounding of sums.
 func TestSpansAreSequences(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
 	// and an answer of no tokens
 	whole := append(conversations(r, 12, 29), Answer([]int32{3, 4, 5}, 3))
@@ -124,6 +125,7 @@ func sameGradients(t *testing.T, m *Model, got, want [][]float32) {
 // what follows changes none, and in gradients but for the rounding of sums. In packs of any size
 // each sequence passes once.
 func TestTurnScoresAreSequences(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 2))
 	// and answers of no tokens, and sequences without spans
 	whole := append(conversations(r, 12, 29), Answer([]int32{3, 4, 5}, 3),

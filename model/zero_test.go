@@ -99,6 +99,7 @@ type bare struct{ compute.Backend }
 // also after a step that is left out, and where the backend cannot sum by blocks. Each rank
 // takes the memory of its part. A state is loaded on any number of ranks.
 func TestShardedOptimizer(t *testing.T) {
+	t.Parallel()
 	type backends struct {
 		name string
 		open func() (be, wrapped compute.Backend, err error)

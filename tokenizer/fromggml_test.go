@@ -151,6 +151,7 @@ func TestFromGGMLRefused(t *testing.T) {
 
 // TestGGMLPreTokenizers reads a vocabulary with each of the pre-tokenizers.
 func TestGGMLPreTokenizers(t *testing.T) {
+	t.Parallel()
 	for i, name := range slices.Sorted(maps.Keys(ggmlPreTokenizers)) {
 		if testing.Short() && i%4 != 0 {
 			continue

@@ -64,6 +64,7 @@ func TestMinimal(t *testing.T) {
 
 // TestRefused spoils one thing at a time; the error must name it.
 func TestRefused(t *testing.T) {
+	t.Parallel()
 	model := func(top map[string]any) map[string]any { return top["model"].(map[string]any) }
 	vocab := func(top map[string]any) map[string]any { return model(top)["vocab"].(map[string]any) }
 	decoders := func(types ...string) map[string]any {
@@ -510,6 +511,7 @@ func TestLyingID(t *testing.T) {
 // Row 12: a damaged folder is refused or read as a tokenizer whose ids are all in
 // range.
 func TestHostileFormats(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("slow: left out with -short")
 	}

@@ -181,6 +181,7 @@ func TestReferenceRandomTexts(t *testing.T) {
 }
 
 func TestReferenceLongText(t *testing.T) {
+	t.Parallel()
 	for i, shape := range shapes {
 		if testing.Short() && shape != "llama3" || !hostile.InTurn(i, 0, 2) {
 			continue
@@ -262,6 +263,7 @@ func blocks(form string, step rune, f func(text string)) {
 // TestReferenceEveryCodePoint holds the class and the normal form of each code
 // point of Unicode to the reference.
 func TestReferenceEveryCodePoint(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("some seconds")
 	}

@@ -180,6 +180,7 @@ func TestTrainRefuses(t *testing.T) {
 
 // TestTrainWithoutLines: a corpus of one line is cut between characters.
 func TestTrainWithoutLines(t *testing.T) {
+	t.Parallel()
 	defer func(start time.Time) {
 		if d := time.Since(start); d > time.Minute {
 			t.Errorf("took %v", d)

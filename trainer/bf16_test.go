@@ -17,6 +17,7 @@ import (
 // on with by other workers and sampling slots, has the bits of one that was not;
 // and the rollout's log-probabilities are the update's.
 func TestBF16Run(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	ready(t)
 	const total = 4

@@ -69,6 +69,7 @@ const goldenSteps = 20
 // Commit a rewritten file (go test ./trainer -run Golden -update) only if you
 // understand the difference.
 func TestGoldenRun(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skipf("NOT TESTED: the golden run was made on amd64; on %s fused multiply-adds give other last bits", runtime.GOARCH)
 	}

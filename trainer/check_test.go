@@ -209,6 +209,7 @@ func TestUncheckedAnswers(t *testing.T) {
 // A run whose reward has a checker in it, stopped, killed, or broken off by the
 // checker's failure, and gone on with, equals one that was not.
 func TestResumeWithChecker(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	be := ready(t)
 	broken := filepath.Join(t.TempDir(), "broken")

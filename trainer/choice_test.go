@@ -35,6 +35,7 @@ func leveled(t *testing.T, more ...string) []string {
 
 // A run whose rows are chosen has the same bits when it was stopped, killed, and on several ranks.
 func TestChoiceChangesNoBit(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	for _, stage := range []config.Stage{config.SFT, config.Train, config.DPO} {
 		if testing.Short() && stage != config.SFT {

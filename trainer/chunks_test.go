@@ -232,6 +232,7 @@ func near(a, b, tolerance float64) bool { return a-b < tolerance && b-a < tolera
 // A run in chunks that was stopped, or killed, and gone on with has the bits of one that was not;
 // so has one on several ranks, and one with other slots.
 func TestChunksKeepTheirBits(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	be := ready(t)
 	for arm, reads := range []string{"answer", "last"} {

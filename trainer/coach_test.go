@@ -49,6 +49,7 @@ func weightsAfter(t *testing.T, run string, steps int) string {
 // whichever the loss and the number of answers; without notes, for whatever reason, they are those
 // of a run without a coach.
 func TestCoachIsAPromptByAnswer(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	data := hinted(t, func(_ int, content string) any { return withAlways(content) })
 	after := func(more ...string) string {
@@ -199,6 +200,7 @@ func TestTeacherIsRenewed(t *testing.T) {
 // the bits of one that is not: with adapters, in both precisions, and where nothing of the step is
 // kept. Its folder is as any other's.
 func TestCoachResumes(t *testing.T) {
+	t.Parallel()
 	ready(t)
 	for _, c := range [][]string{{cpu.F32}, {cpu.BF16, "teacher.loss=exact", "coach.plain=0.25"},
 		{cpu.F32, "actor.lora.rank=4", "coach.plain=0.5"},

@@ -45,6 +45,7 @@ func drawn(r *rand.Rand, s conf.Setting) string {
 // A combination of settings runs, or is refused in words as the user's mistake: none ends in a
 // panic. GAD_COMBINATIONS is how many are tried.
 func TestCombinationsOfSettings(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	most, err := strconv.Atoi(os.Getenv("GAD_COMBINATIONS"))
 	if err != nil {
@@ -105,6 +106,7 @@ func TestCombinationsOfSettings(t *testing.T) {
 // not to read: a game, OPD, DPO and SFT with all of them changed at once have the metrics of the
 // same run without.
 func TestIdleSettingsAreIdle(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	be := ready(t)
 	for _, under := range []struct {

@@ -29,6 +29,7 @@ func alone(rows []report.Row) (n int) {
 // the least after trainer.critic_warmup steps and at the most after
 // trainer.critic_warmup_max; the student then has as many steps as it would have had.
 func TestWarmupUntil(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	const least, most, total = 2, 30, 4
 	for name, c := range map[string]struct {
@@ -150,6 +151,7 @@ func TestOffPolicyNeedsAPool(t *testing.T) {
 // A discriminator that has learned nothing is said so, loudly, when the warm-up ends
 // and before the game begins; of one that has learned nothing is said.
 func TestDeafDiscriminatorIsSaid(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	be := ready(t)
 	for lr, deaf := range map[string]bool{"0": true, "2e-3": false} {

@@ -313,6 +313,7 @@ func of(r *round, x []float64, a int) (out []float64) {
 // A run on episodes that was stopped, or killed, and gone on with has the bits of one that was not;
 // so has one on several ranks, and one with other workers and slots.
 func TestEpisodesKeepTheirBits(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	t.Run("grpo", func(t *testing.T) { episodesKeepTheirBits(t, 0) })
 	t.Run("prompt", func(t *testing.T) {
@@ -478,6 +479,7 @@ func TestValidationWithBrokenEpisodes(t *testing.T) {
 // started again is not noticed by training: two such runs have other figures. gad env check, which
 // plays twice, notices it.
 func TestNotDeterministicIsSaid(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	data := episodesOf(t, 12)
 	for _, how := range []string{"pid", "clock"} {

@@ -18,6 +18,7 @@ import (
 // The file is there whole or not at all, whichever operation fails; adapters are merged
 // into it, as export.MergedPart does; a file that is there stays.
 func TestExportGGUF(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	dir := t.TempDir()
 	run, dst := filepath.Join(dir, "run"), filepath.Join(dir, "out", "student.gguf")

@@ -16,6 +16,7 @@ import (
 // A run with a horizon is a run whose answers are cut there, bit for bit, whichever the loss, the
 // means over answers and the number of updates; a horizon of the whole length is none.
 func TestHorizonIsACut(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	after := func(more ...string) string {
 		return studentAfterTwo(t, config.OPD, Options{FS: vfs.OS, Backend: be},
@@ -39,6 +40,7 @@ func TestHorizonIsACut(t *testing.T) {
 // fault: no figure of cut answers, no sign of one, and validation has whole answers. A run that is
 // stopped goes on with its horizon.
 func TestHorizonGrows(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "run")
 	c := settings(config.OPD, run, "model.path="+fixed.blank, "teacher.horizon=2",

@@ -26,6 +26,7 @@ var lora = []string{"actor.lora.rank=4", "critic.lora.rank=3", "critic.lora.rslo
 // alone; stopped or killed and resumed, each ends with the bits of an undisturbed run; and
 // the exported student is the trained one.
 func TestLoRARun(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	be := ready(t)
 	before, err := os.ReadFile(filepath.Join(fixed.student, "model.safetensors"))

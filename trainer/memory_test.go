@@ -20,6 +20,7 @@ import (
 // resumed, each ends with the bits of an undisturbed run, whose checkpoints hold the codes;
 // they learn about as fast as with float32 moments; and the moments do not change in a run.
 func TestMoments8Run(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	be := ready(t)
 	shape := modeltest.Shape

@@ -62,6 +62,7 @@ func TestOPDOfTheStudentItself(t *testing.T) {
 
 // A student that has begun to learn comes closer to its teacher, and the figures say so.
 func TestOPDLearns(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	sft := filepath.Join(t.TempDir(), "sft")
 	finished(t, be, settings(config.SFT, sft, "model.path="+fixed.blank, "trainer.total_steps=20",

@@ -185,6 +185,7 @@ func listed(tr *Trainer, m Metrics, sampled, prompts, students, teachers tokens)
 // state of its weights: a pass that is added to a step fails here, and so does one that
 // config.Passes lacks.
 func TestPassesOfAStep(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	// How often: the answers as they are sampled, all that the student answered, all that
 	// the teacher did.
@@ -464,6 +465,7 @@ func TestRewardsByToken(t *testing.T) {
 // no bit of the run, at a temperature and with filters too: the sampler's are those of the
 // whole distribution, as the trainer's.
 func TestOldLogProbsChangeNoBit(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	be := ready(t)
 	for _, how := range []string{"rollout.temperature=0.7",
@@ -556,6 +558,7 @@ func TestOldLogProbsFallBack(t *testing.T) {
 // bit of the run changes, whether all is kept, a part, or nothing, and where a run is
 // stopped in between.
 func TestDPOKeepsWhatIsFrozen(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	be := &passSpy{Backend: ready(t), steps: map[*compute.Param]int{}}
 	cfg := func(t *testing.T) config.Config { // three epochs of ten steps

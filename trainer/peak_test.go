@@ -80,6 +80,7 @@ var smaller = [][]string{
 
 // What a whole game takes at its peak is what its plan says, for each way to take less.
 func TestPeakIsThePlan(t *testing.T) {
+	t.Parallel()
 	for arm, precision := range []string{cpu.F32, cpu.BF16} {
 		// inTurn is a third of some settings in each precision, but for GAD_LONG.
 		inTurn := func(all [][]string) (some [][]string) {

@@ -84,6 +84,7 @@ func sharded(more ...string) []string {
 // A run has the same bits on 1, 2 and 4 ranks: weights, optimizer states, samples, metrics
 // without timings. A run of one size goes on with another.
 func TestRanksChangeNoBit(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	for i, c := range []struct {
 		stage config.Stage
@@ -203,6 +204,7 @@ func hostname(t *testing.T) string {
 // last checkpoint is good, and the same command ends with the bits of an undisturbed run.
 // Only rank 0 writes and speaks.
 func TestRankThatFails(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	overrides := sharded("trainer.save_freq=1", "trainer.max_ckpt_to_keep=2")
 	whole := filepath.Join(t.TempDir(), "whole")
@@ -341,6 +343,7 @@ func TestRankWithOtherFrozenWeights(t *testing.T) {
 // Whichever rank is asked to stop, all stop together, the run is saved, and goes on with
 // the bits of one that was not stopped.
 func TestRanksStopTogether(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	for _, stage := range []config.Stage{config.SFT, config.Train} {
 		whole := filepath.Join(t.TempDir(), "whole")
@@ -489,6 +492,7 @@ func TestRanksThatDrawOtherRows(t *testing.T) {
 // one shard, up to rounding; and the bits do not depend on the ranks, of which some have
 // nothing to do.
 func TestUnequalShards(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	rows := filepath.Join(t.TempDir(), "rows.jsonl")
 	var text strings.Builder

@@ -95,6 +95,7 @@ func (s *saboteur) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *co
 // row the run stops with a dump, and the last good checkpoint is there
 // (doc/reliability.md, row 9).
 func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	cases, all := 0, 0
@@ -260,6 +261,7 @@ func TestSickWeightsAreNotSaved(t *testing.T) {
 // row and the epochs' ends, each row is learned from exactly once an epoch; also
 // where a batch is larger than the data set (doc/reliability.md, row 5).
 func TestRowsOncePerEpochAcrossStops(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	be := ready(t)
 	stopsMade := 0
@@ -316,6 +318,7 @@ func TestRowsOncePerEpochAcrossStops(t *testing.T) {
 // step is given up, the one before is saved, and the run goes on as one that was
 // never stopped (doc/reliability.md, row 10).
 func TestStopWhileSampling(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	plain := ready(t)
 	// a validation is not left
@@ -441,6 +444,7 @@ func TestMetricsAreOnTheDiskBeforeACheckpoint(t *testing.T) {
 // the metrics are read to look for signs, it warns and goes on), and the checkpoint that was
 // acknowledged before loads (doc/reliability.md, row 3).
 func TestRunReportsFaults(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	be := ready(t)
 	dir := t.TempDir()
@@ -596,6 +600,7 @@ func (f *tightFS) Free(path string) (int64, error) {
 // is killed at, the next one succeeds, and names, types and shapes are the base
 // model's (doc/reliability.md, row 18).
 func TestExportIsWholeOrAbsent(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	be := ready(t)
 	dir := t.TempDir()

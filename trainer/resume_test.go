@@ -73,6 +73,7 @@ var stateful = []string{"critic.replay.size=24", "critic.replay.share=0.5", "cri
 // byte for byte: metrics without timings, samples, weights, optimizers, state
 // (doc/reliability.md, row 1).
 func TestResumeEqualsUninterrupted(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	for i, c := range []struct {
 		stage config.Stage

@@ -18,6 +18,7 @@ import (
 // What gad data validate calls an error, training refuses, by the same words; what
 // it calls a warning, or nothing, training takes. Each row stands behind a good one.
 func TestValidateAndTrainingAgree(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	be := ready(t)
 	turns := func(s string) string { return `{"content":[` + s + `],"teacher_response":"It is 3."}` }

@@ -178,6 +178,7 @@ func crossEntropy(t *testing.T, tr *Trainer, seq model.Seq, i int, l data.SoftLa
 
 // data.soft_labels=0 and rows without the column are the same run, and other stages do not read it.
 func TestSoftLabelsAreOff(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	path, dir := softRows(t, be, fixed.student), t.TempDir()
 	for _, c := range []struct {
@@ -283,6 +284,7 @@ func TestSoftLabelsKeepTheirBits(t *testing.T) {
 
 // What a run with soft labels takes at its peak is what its plan says.
 func TestSoftPeakIsThePlan(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	be := ready(t)
 	path := softRows(t, be, fixed.student)

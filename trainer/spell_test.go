@@ -197,6 +197,7 @@ func TestTheSameTokenizerByBytes(t *testing.T) {
 // A teacher with another tokenizer: its scores of a text are kept in sum, the student learns from
 // them, and what needs its distributions is refused.
 func TestOPDWithAnotherTokenizer(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	blank := foreign(t)
 	sft := func(from, name, steps string) string {

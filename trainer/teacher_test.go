@@ -101,6 +101,7 @@ func TestTeacherBesideTheGame(t *testing.T) {
 // In the game with a teacher the student comes nearer to it than without, and the samples have the
 // game's advantages.
 func TestTeacherIsLearnedFrom(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	slow(t)
 	last := func(weight string) (kl float64) {
@@ -273,6 +274,7 @@ func TestTeacherThatLies(t *testing.T) {
 // the loss and the tokenizer, and beside the discriminator; a run whose server ends goes on from
 // its checkpoint with the same bits.
 func TestTeacherBehindAServer(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	load := func(dir string) *lent {
 		m, err := model.Load(be, dir, model.Options{Kind: model.LM})

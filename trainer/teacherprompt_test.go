@@ -114,6 +114,7 @@ func TestTeacherPromptIsTheTeachersAlone(t *testing.T) {
 // does not, whichever the loss, beside the discriminator and behind a server. A server gives the
 // bits of a teacher that is loaded.
 func TestTeacherPromptIsLearned(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	m, err := model.Load(be, fixed.student, model.Options{Kind: model.LM})
 	if err != nil {

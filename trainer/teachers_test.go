@@ -49,6 +49,7 @@ func studentAfterTwo(t *testing.T, stage config.Stage, o Options, set ...string)
 // Rows of one teacher give the bits of a run with that teacher alone on these rows, whichever the
 // loss, beside the discriminator and behind a server.
 func TestTeachersByRowAreSeparateRuns(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	data := tagged(t, func(i int) any { return string("ab"[i%2]) })
 	server := map[string]Scores{}

@@ -143,6 +143,7 @@ func TestTeacherBehindThoughts(t *testing.T) {
 // A run by a short form and one by the terms that it stands for have the same bits, and stopped
 // runs go on with them.
 func TestShortFormsAreTerms(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	be := ready(t)
 	run := func(more ...string) map[string]string {

@@ -219,6 +219,7 @@ func grownUp(t *testing.T, be compute.Backend, data, how string) string {
 // neither is any token left out; its sequences were sampled with the contexts that are learned; the
 // discriminator, rewards and lengths are of the whole.
 func TestStepInTreesOfTurnsAndChunks(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	data := episodesOf(t, 12)
 	for how, set := range map[string][]string{
@@ -343,6 +344,7 @@ func TestStepInTreesOfTurnsAndChunks(t *testing.T) {
 // A run whose branches are forks has the bits of one whose branches play their turns again, with
 // both selections, on one rank and on two, and with fewer places than trees have episodes.
 func TestForksAreAsReplays(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	be := ready(t)
 	data := episodesOf(t, 12)
@@ -609,6 +611,7 @@ func TestBranchesOfARound(t *testing.T) {
 // A run in trees that was stopped, or killed, within a search too, and gone on with has the bits of
 // one that was not; so has one on several ranks, and one with other slots.
 func TestTreesKeepTheirBits(t *testing.T) {
+	t.Parallel()
 	slow(t)
 	be := ready(t)
 	data := episodesOf(t, 12)

@@ -20,6 +20,7 @@ import (
 // optimizer states, samples and metrics are those of one process, and a checkpoint goes on
 // on any number of ranks, divided or not.
 func TestShardedOptimizerChangesNoBit(t *testing.T) {
+	t.Parallel()
 	be := ready(t)
 	const on = "trainer.shard_optimizer=true"
 	for arm, c := range []struct {

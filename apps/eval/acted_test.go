@@ -95,6 +95,7 @@ func actedLines(t *testing.T, path string) (list []actedLine) {
 // the teacher, whose recorded turns are played. Every one meets the worlds of the rows. A row that
 // the environment breaks counts nothing, and a recorded episode of another world none either.
 func TestEvalActing(t *testing.T) {
+	t.Parallel()
 	var rows []string
 	for i := range 8 {
 		rows = append(rows, playtest.Recorded(fmt.Sprintf("Go %d", i), "Again."))

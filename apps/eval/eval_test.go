@@ -86,6 +86,7 @@ type evalFigures struct {
 
 // Every figure has an interval that holds it; the estimate comes before the work.
 func TestEval(t *testing.T) {
+	t.Parallel()
 	plain := evals(modeltest.Student(t))
 	five := withDisc(plain, 5)
 	printed, said := run(t, asJSON(five))
@@ -240,6 +241,7 @@ func TestEvalAgainst(t *testing.T) {
 // gad eval --output has a line for each row and model, whose means are the figures of
 // the summary, and which gad reads as data.
 func TestEvalOutput(t *testing.T) {
+	t.Parallel()
 	sft, student := modeltest.Student(t), modeltest.Blank(t)
 	table := withDisc(evals(student, sft), 5)
 	table.Disc.Seeds = 2
@@ -350,6 +352,7 @@ func near(a, b float64) bool { return a-b < 1e-9 && b-a < 1e-9 }
 // A checker in gad eval: mean, interval and labels, for programs and for people; one
 // that fails is a failure of the run, on one line.
 func TestEvalChecker(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("slow: left out with -short")
 	}

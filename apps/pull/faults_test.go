@@ -207,6 +207,7 @@ func serverFaults() (list []serverFault) {
 // over; one that stays ends the command with one line, without a secret; and the same
 // command afterwards completes.
 func TestServerFaults(t *testing.T) {
+	t.Parallel()
 	repo := student()
 	s := start(t, map[string]*hubtest.Repo{"models/org/student": repo})
 	s.Token = "hf_secrettoken"
@@ -297,6 +298,7 @@ func diskCache(t *testing.T) (mem *vfstest.CrashFS, cache string) {
 // Each operation of the file system fails once, or it and all after it; the disk fills up; the
 // power goes: nothing wrong is under a final name, and the same command completes.
 func TestDiskFaults(t *testing.T) {
+	t.Parallel()
 	repo := student()
 	repo.Files["model.safetensors"] = random(3000, 2)
 	s := start(t, map[string]*hubtest.Repo{"models/org/student": repo})
@@ -525,6 +527,7 @@ func TestCancel(t *testing.T) {
 // The bytes of a list of files are bounded for all pages together: three pages of a third
 // of the bound.
 func TestLongList(t *testing.T) {
+	t.Parallel()
 	s := start(t, map[string]*hubtest.Repo{"models/org/student": student()})
 	page := bytes.Repeat([]byte{' '}, maxList/3+1)
 	copy(page, "[]")

@@ -113,6 +113,7 @@ func partly(cache string) bool {
 // Processes that are killed with signal 9 at any moment: nothing wrong is under a final name,
 // and each next process goes on where the one before was.
 func TestPullKill(t *testing.T) {
+	t.Parallel()
 	s, repo, cache := slowHub(t)
 	r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
 	whole := func() {
@@ -179,6 +180,7 @@ func TestPullKill(t *testing.T) {
 
 // Two processes at a time fetch each file once.
 func TestPullTwice(t *testing.T) {
+	t.Parallel()
 	s, repo, cache := slowHub(t)
 	a, b := begin(t, s, cache), begin(t, s, cache)
 	if codeA, codeB := a.end(t), b.end(t); codeA != 0 || codeB != 0 {

@@ -125,6 +125,7 @@ func cut(rng *rand.Rand, text string) (parts []string) {
 // Answers of marks, objects and letters in any order: however one is cut, the same text and the
 // same calls come of it, and no letter beside the blanks and the calls is lost.
 func TestParserOnAnyAnswer(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(3, 4))
 	bits := []string{hermesOpen, hermesClose, llamaTag, `{"name":"f","arguments":{"x":1}}`,
 		`{"name":"g","parameters":{}}`,

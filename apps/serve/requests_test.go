@@ -130,6 +130,7 @@ func TestOtherWaysToSpeakHTTP(t *testing.T) {
 // What is streamed adds up to what is sent at once: text, tokens with their offsets, ends and
 // numbers of tokens, with stops that fall anywhere, several answers, and an echo.
 func TestStreamedIsWhole(t *testing.T) {
+	t.Parallel()
 	r := run(t, Options{})
 	rng := rand.New(rand.NewPCG(3, 4))
 	ends := map[string]int{}

@@ -102,6 +102,7 @@ func ranked(t *testing.T, vocab int, prompts [][]int32, top int) (tokens [][]mod
 // temperature, the alternatives, the prompts beside it and what the cache has; the token itself is
 // always among them, with its rank.
 func TestPromptLogprobs(t *testing.T) {
+	t.Parallel()
 	r := run(t, Options{})
 	rng := rand.New(rand.NewPCG(1, 2))
 	prompts := [][]int32{{7}, {5, 6}, r.tok.EncodeSpecial("Hä 世界 🙂 text <|im_end|> end")}

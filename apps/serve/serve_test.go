@@ -625,6 +625,7 @@ var refused = []struct {
 // What cannot be done is refused in the form of OpenAI's errors, and named; nothing of it
 // reaches the engine.
 func TestRefused(t *testing.T) {
+	t.Parallel()
 	r := run(t, Options{Context: 256, Body: 2000})
 	for _, c := range refused {
 		status, raw, h := r.send("POST", c.path, c.body)
@@ -1045,6 +1046,7 @@ func (c *hangsUp) Err() error {
 // Work for a client that hangs up while its prompt is encoded ends: the server looks for the
 // client within a word, and no more once it has gone.
 func TestGoneWhileEncoding(t *testing.T) {
+	t.Parallel()
 	r := run(t, Options{})
 	tokenize := func(client *hangsUp) {
 		body := `{"prompt":"` + strings.Repeat("there", 1<<17) + `"}`

@@ -371,6 +371,7 @@ func TestEnvironment(t *testing.T) {
 
 // A changed file runs what it changes, and nothing else.
 func TestReuse(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*trial)
 		want   int // commands that are run again, the rehearsal among them
@@ -418,6 +419,7 @@ func TestReuse(t *testing.T) {
 // A study that is interrupted after any number of steps and run again ends with the
 // tables of one that was not.
 func TestInterrupted(t *testing.T) {
+	t.Parallel()
 	whole := try(t)
 	whole.must(t)
 	want := whole.tables(t)
@@ -465,6 +467,7 @@ func withoutThreads(s string) string {
 // Power lost, or kill -9, after any operation on the disk: the same command goes on,
 // and the tables are those of a study that was left alone.
 func TestCrash(t *testing.T) {
+	t.Parallel()
 	plan := func() *Plan {
 		p := twoArms()
 		p.Seeds = []uint64{1}
@@ -635,6 +638,7 @@ func TestRefused(t *testing.T) {
 // As many commands run at a time as were asked for, or as cores, arms and memory
 // allow, and they share the cores.
 func TestJobs(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		jobs    int
 		needs   Needs

@@ -34,6 +34,7 @@ func contents(t *testing.T, dir string) map[string]string {
 // Each kind's folder: the files, their rows, and the same bytes from the same command, also where
 // it was interrupted.
 func TestFolder(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("slow: left out with -short")
 	}

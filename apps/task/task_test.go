@@ -99,6 +99,7 @@ func TestDeterministic(t *testing.T) {
 // All rows that there are of each split, under several seeds: no question twice,
 // none in two splits.
 func TestSplitsAreDisjoint(t *testing.T) {
+	t.Parallel()
 	side, total := map[string]string{}, 0
 	for _, split := range Splits {
 		n := Max(split)

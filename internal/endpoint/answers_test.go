@@ -95,6 +95,7 @@ func TestWhatServersSay(t *testing.T) {
 // TestLimitsApart: limits of input and of output, as the user gives them or as
 // Anthropic's headers do.
 func TestLimitsApart(t *testing.T) {
+	t.Parallel()
 	for _, x := range []struct {
 		name   string
 		o      endpoint.Options

@@ -69,6 +69,7 @@ func TestChat(t *testing.T) {
 
 // TestMisbehavingServer: what each misdeed becomes, and whether it is tried again.
 func TestMisbehavingServer(t *testing.T) {
+	t.Parallel()
 	type deed = func(c endpointtest.Call, w http.ResponseWriter, r *http.Request)
 	fail := func(status int, code string) deed {
 		return func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) {
@@ -515,6 +516,7 @@ func TestNobodyThere(t *testing.T) {
 
 // An answer is not waited for after Until, although Each lets those that were sent come in.
 func TestUntil(t *testing.T) {
+	t.Parallel()
 	end := make(chan struct{})
 	s := &endpointtest.Server{Misbehave: func(endpointtest.Call, http.ResponseWriter,
 		*http.Request) bool {

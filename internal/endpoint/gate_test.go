@@ -45,6 +45,7 @@ func bubble(t *testing.T, s *endpointtest.Server, o endpoint.Options,
 // 50 and 600 ms (0.1 and 1 %), and used to at least 98 % of what is allowed, whether the
 // user gives them or the headers do.
 func TestLimits(t *testing.T) {
+	t.Parallel()
 	const asked = 3600 // more than a minute's
 	for _, x := range []struct {
 		name    string
@@ -229,6 +230,7 @@ func TestCoolDown(t *testing.T) {
 // TestStorm: an endpoint that takes three calls at a time and refuses the others is
 // found out: few calls are wasted, and all are answered.
 func TestStorm(t *testing.T) {
+	t.Parallel()
 	gate := make(chan struct{}, 3)
 	s := &endpointtest.Server{
 		Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
@@ -287,6 +289,7 @@ func TestRestarts(t *testing.T) {
 
 // TestChatGivesUp after its tries, and its error is no longer one to try again.
 func TestChatGivesUp(t *testing.T) {
+	t.Parallel()
 	s := &endpointtest.Server{
 		Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 			endpointtest.HalfJSON(w)

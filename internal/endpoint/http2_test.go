@@ -17,6 +17,7 @@ import (
 // TestDeadConnection: all requests share one connection of HTTP/2. Where a router forgets
 // it without a word, it is given up, and not each request in its turn after --timeout.
 func TestDeadConnection(t *testing.T) {
+	t.Parallel()
 	var asked, v2 atomic.Int32
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)

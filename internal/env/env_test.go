@@ -481,6 +481,7 @@ func TestNoEnvironment(t *testing.T) {
 // A crash, an exit, an end of the output or silence in the middle: the child is started again, its
 // episodes are played again, and nobody notices.
 func TestCrashes(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"exit", "kill", "hang", "close", "half"} {
 		t.Run(how, func(t *testing.T) {
 			limit := 20 * time.Second
@@ -525,6 +526,7 @@ func TestCrashes(t *testing.T) {
 
 // An episode that crashes the program each time is a fault after three starts; the others go on.
 func TestPoison(t *testing.T) {
+	t.Parallel()
 	p := pool(t, fake, 1, 5*time.Second)
 	var all sync.WaitGroup
 	for i := range 8 {
@@ -669,6 +671,7 @@ func TestNotDeterministic(t *testing.T) {
 // 64 episodes at once over two children that are killed again and again: the replies are those of a
 // quiet pool.
 func TestKillsInterleaved(t *testing.T) {
+	t.Parallel()
 	quiet, hard := pool(t, fake, 1, 20*time.Second), pool(t, fake, 2, 20*time.Second)
 	turns := func(i int, dir string) (list []string) {
 		for k := range 6 {

@@ -168,6 +168,7 @@ func TestForksNotKept(t *testing.T) {
 // A reply to a fork under the id of the episode that it is of is that episode's fault, since it
 // waits for nothing. Its branches play their turns from then on.
 func TestForkAnswersForItsEpisode(t *testing.T) {
+	t.Parallel()
 	p := pool(t, forks("from"), 1, time.Second)
 	e, all := held(t, p, 7, six...)
 	if testing.Short() {

@@ -21,6 +21,7 @@ func (wordy) Fork() Forker                              { return wordy{} }
 
 // A branch that is asked for its turn at once replies to the fork before it replies to the turn.
 func TestServeForksInOrder(t *testing.T) {
+	t.Parallel()
 	const branches = 64 // they are played beside each other: one alone may be in order by chance
 	var in strings.Builder
 	in.WriteString(`{"op":"hello","version":1}` + "\n")

@@ -83,6 +83,7 @@ func readRun(t *testing.T, path string) []Row {
 // step at which each is first named, is compared with a file, so that a change of a rule is
 // seen in every run (go test ./internal/report -run Corpus -update rewrites it).
 func TestCorpus(t *testing.T) {
+	t.Parallel()
 	root := filepath.Join("..", "..", "testdata", "runs")
 	var table strings.Builder
 	for _, kind := range []string{"healthy", "sick"} {

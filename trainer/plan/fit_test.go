@@ -39,6 +39,7 @@ func fitting(f model.Footprint, shape model.Config, c config.Config, stage confi
 // What fit finds is what a search over all settings finds, as a user would write them: it
 // fits, and nothing that fits costs less.
 func TestFitIsTheCheapest(t *testing.T) {
+	t.Parallel()
 	shape := model.Qwen25[1].Config
 	shape.Layers = 4
 	for _, device := range []struct {
@@ -180,6 +181,7 @@ func checkFit(t *testing.T, name string, p *Plan, got *Fit, f model.Footprint, s
 
 // Moments are rounded only where nothing else is enough.
 func TestFitRoundsLast(t *testing.T) {
+	t.Parallel()
 	shape, f := model.Qwen25[3].Config, cuda.Options{}
 	c, most := cardConfig(), hostile.Share(4)
 	if testing.Short() {

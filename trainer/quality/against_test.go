@@ -35,6 +35,7 @@ func against(t *testing.T, m, other *model.Model, tr heldOut, o Options) *Result
 // of each row's tokens, the sampled ones agree with the exact ones as far as a sample can,
 // and with the models in each other's place forward is reverse.
 func TestAgainst(t *testing.T) {
+	t.Parallel()
 	be := modeltest.Backend(t)
 	tr := openHeldOut(t, be)
 	m := tr.m

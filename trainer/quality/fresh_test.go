@@ -38,6 +38,7 @@ func planted(n int, wrong []int32) *Results {
 // that it can; equal answers are counted apart. Where the training is too short, or
 // the control has nothing to show, nothing is reported.
 func TestFreshDiscriminatorLearnsWhatIsPlanted(t *testing.T) {
+	t.Parallel()
 	be := modeltest.Backend(t)
 	j := planted(100, []int32{5, 6, 6, 8})
 	o := DiscOptions{From: modeltest.Student(t), Steps: 150, LR: 2e-3, Seed: 3, Seeds: 2}
@@ -250,6 +251,7 @@ func TestFreshFit(t *testing.T) {
 // A discriminator that reads the first tokens sees what differs there, and nothing of
 // what differs later: those pairs are ties.
 func TestFreshReadsTheFirstTokens(t *testing.T) {
+	t.Parallel()
 	be := modeltest.Backend(t)
 	o := DiscOptions{From: modeltest.Student(t), Steps: 150, LR: 2e-3, Seed: 3, Seeds: 2, Read: 3}
 	f, err := TrainFresh(be, o, planted(100, []int32{5, 9, 7, 8}))
@@ -282,6 +284,7 @@ func alike(n int) *Results {
 // A discriminator that does not rank the pairs it learned from has not learned, whatever
 // its control says.
 func TestFreshMustKnowItsOwnPairs(t *testing.T) {
+	t.Parallel()
 	be := modeltest.Backend(t)
 	// Nothing to learn but by heart, for which there are too few steps.
 	f, err := TrainFresh(be, DiscOptions{From: modeltest.Student(t), Steps: 100, LR: 2e-4, Seed: 3,

@@ -92,6 +92,7 @@ func TestCheckOtherStart(t *testing.T) {
 // What a check says of environments that fork well, that have no place for a fork, and that promise
 // forks which they do not keep.
 func TestCheckForks(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("slow: left out with -short")
 	}
@@ -139,6 +140,7 @@ func TestCheck(t *testing.T) {
 
 // A check of an environment that never answers, or no turn, gives up after a few episodes.
 func TestCheckSilent(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ at, replies string }{{"reset", `*'"reset"'*) ;;`},
 		{"turn", `*'"reset"'*) echo '{"id":'$id',"append":[{"role":"user","content":"Go."}]}' ;;`}} {
 		script := `while read -r line; do id=${line#*'"id":'}; id=${id%%[,\}]*}; case $line in

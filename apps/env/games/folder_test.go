@@ -53,6 +53,7 @@ func files(t *testing.T, dir string) map[string]string {
 // bytes from the same command, also where it was interrupted; and the check of them through the
 // protocol, which finds a row whose episode is not the environment's.
 func TestFolders(t *testing.T) {
+	t.Parallel()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -148,6 +149,7 @@ func sameEnv(t *testing.T, dir string) {
 
 // The example of doc/environments.md is an environment.
 func TestExampleEnvironment(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("slow: left out with -short")
 	}

@@ -71,6 +71,7 @@ func open(t *testing.T, n int, limit time.Duration,
 
 // What ranks gather, sum and agree on over TCP is what they do in one process.
 func TestGroup(t *testing.T) {
+	t.Parallel()
 	const elements = 3<<20 + 5 // several frames, and chunks of a sum
 	fill := func(rank int) []float32 {
 		x := make([]float32, elements)
@@ -419,6 +420,7 @@ func TestPortInUse(t *testing.T) {
 // More silent connections than greet at once keep the ranks out only until these are given
 // up: the ranks dial again.
 func TestSilentConnections(t *testing.T) {
+	t.Parallel()
 	addr := free(t)
 	var wg sync.WaitGroup
 	var links [2]*Link

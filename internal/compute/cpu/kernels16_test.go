@@ -453,6 +453,7 @@ func TestVariants16(t *testing.T) {
 // Tasks pack their own rows, for one worker of these; for 32 they do not, and the bits
 // are the same. So they are where k, columns and tokens are cut.
 func TestPackedByTasks(t *testing.T) {
+	t.Parallel()
 	variants := Variants16()
 	for i, variant := range variants {
 		_, k16, err := pick(variant, BF16)

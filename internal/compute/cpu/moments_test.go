@@ -12,6 +12,7 @@ import (
 // TestCodes: what is looked up is what compute.Moments counts: for numbers about each edge,
 // those at the ends of a cell, and random ones.
 func TestCodes(t *testing.T) {
+	t.Parallel()
 	for _, k := range available() {
 		t.Run(k.name, func(t *testing.T) { testCodes(t, k) })
 	}
