@@ -238,20 +238,20 @@ func TestChunksKeepTheirBits(t *testing.T) {
 	for arm, reads := range []string{"answer", "last"} {
 		run := func(name string, more ...string) config.Config {
 			return settings(config.Warmup, filepath.Join(t.TempDir(), name),
-				thinking(append([]string{"trainer.total_steps=5", "trainer.critic_warmup=1",
+				thinking(append(half("trainer.total_steps=4", "trainer.critic_warmup=1",
 					"trainer.save_freq=2", "trainer.warmup_objective=policy", "trainer.shards=4",
 					"algorithm.filter_groups.enable=true", "critic.replay.size=24",
-					"critic.replay.share=0.5", "critic.group_ot=0.01", "critic.reads=" + reads,
+					"critic.replay.share=0.5", "critic.group_ot=0.01", "critic.reads="+reads,
 					"algorithm.use_kl_in_reward=true", "actor.ppo_epochs=2",
 					"actor.loss_agg_mode=seq-mean-token-mean",
 					"actor.policy_loss.loss_mode=vanilla",
-					"data.val_files=" + fixed.val, "trainer.test_freq=2"}, more...)...)...)
+					"data.val_files="+fixed.val, "trainer.test_freq=2"), more...)...)...)
 		}
 		c := run("whole")
 		rows := finished(t, be, c, config.Warmup)
-		want := record(t, c.Trainer.Output, 5)
+		want := record(t, c.Trainer.Output, 4)
 		for name, step := range map[string]int{"start/rouge_l": 0, "start/teacher_nll": 0,
-			"val/teacher_nll": 4, "rollout/chunks_mean": 2} {
+			"val/teacher_nll": 3, "rollout/chunks_mean": 2} {
 			if x, ok := rows[step].Values[name]; !ok || !(x > 0) {
 				t.Errorf("%s in step %d: %g, %v", name, step+1, x, ok)
 			}
@@ -269,50 +269,37 @@ func TestChunksKeepTheirBits(t *testing.T) {
 		}) {
 			t.Errorf("no sample has the seams of its chunks: %v", samples)
 		}
-		for n := 1; n <= 4; n++ {
-			for way, kill := range []bool{false, true} {
-				if !hostile.Long() && n != 3 || !hostile.InTurn(arm, way, 2) {
-					continue
-				}
+		c = run("pieces")
+		inPieces(t, c, config.Warmup, []int{3, 7}[arm], 4-2*arm, "rollout.max_num_seqs=3")
+		same(t, record(t, c.Trainer.Output, 4), want)
+		if !hostile.Long() {
+			continue
+		}
+		for n := 1; n <= 3; n++ {
+			for _, kill := range []bool{false, true} {
 				c := run(fmt.Sprint("part", n, kill))
 				if err := part(t, c, config.Warmup, n, kill); !kill &&
 					!errors.Is(err, ErrInterrupted) {
 					t.Fatal(err)
 				}
 				finished(t, be, c, config.Warmup)
-				same(t, record(t, c.Trainer.Output, 5), want)
+				same(t, record(t, c.Trainer.Output, 4), want)
 			}
 		}
-		for way, n := range []int{9, 60} { // within a thought, whose first chunk has 6 tokens
-			if !hostile.InTurn(arm, way, 2) {
-				continue
-			}
+		for _, n := range []int{9, 60} { // within a thought, whose first chunk has 6 tokens
 			c := run(fmt.Sprint("killed", n))
-			ctx := &killAt{Context: context.Background(), n: n}
-			if err := under(t, ctx, c, config.Warmup); err != nil || ctx.n != 0 {
-				t.Fatalf("killed %d tokens too late, %v", ctx.n, err)
-			}
+			inTokens(t, c, config.Warmup, n)
 			finished(t, be, c, config.Warmup)
-			same(t, record(t, c.Trainer.Output, 5), want)
+			same(t, record(t, c.Trainer.Output, 4), want)
 		}
-		for way, n := range []int{2, 4} {
-			if !hostile.InTurn(arm, way, 2) {
-				continue
-			}
+		for _, n := range []int{2, 4} {
 			c = run(fmt.Sprint("ranks", n))
-			for _, err := range together(n, c, config.Warmup) {
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
-			same(t, record(t, c.Trainer.Output, 5), want)
-		}
-		if !hostile.InTurn(arm, 1, 2) {
-			continue
+			onRanks(t, n, c, config.Warmup)
+			same(t, record(t, c.Trainer.Output, 4), want)
 		}
 		c = run("slots", "rollout.max_num_seqs=3")
 		finished(t, be, c, config.Warmup)
-		same(t, record(t, c.Trainer.Output, 5), want)
+		same(t, record(t, c.Trainer.Output, 4), want)
 	}
 }
 

@@ -3,7 +3,6 @@ package trainer
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -101,27 +100,13 @@ func TestRankingChangesNoBit(t *testing.T) {
 	whole := filepath.Join(t.TempDir(), "whole")
 	finished(t, be, settings(config.SFT, whole, overrides...), config.SFT)
 	want := record(t, whole, 5)
-	for _, kill := range []bool{false, true} {
-		run := filepath.Join(t.TempDir(), fmt.Sprint(kill))
-		cfg := settings(config.SFT, run, overrides...)
-		if err := part(t, cfg, config.SFT, 4, kill); !kill && !errors.Is(err, ErrInterrupted) ||
-			kill && err != nil {
-			t.Fatal(err)
-		}
-		finished(t, be, cfg, config.SFT)
-		same(t, record(t, run, 5), want)
-	}
-	for _, ranks := range []int{2, 4} {
-		if ranks == 4 && !hostile.Long() {
-			return
-		}
-		run := filepath.Join(t.TempDir(), fmt.Sprint(ranks))
-		for r, err := range together(ranks, settings(config.SFT, run, overrides...), config.SFT) {
-			if err != nil {
-				t.Fatalf("%d ranks, rank %d: %v", ranks, r, err)
-			}
-		}
-		same(t, record(t, run, 5), want)
+	cfg := settings(config.SFT, filepath.Join(t.TempDir(), "pieces"), overrides...)
+	inPieces(t, cfg, config.SFT, 0, 2)
+	same(t, record(t, cfg.Trainer.Output, 5), want)
+	if hostile.Long() {
+		cfg.Trainer.Output = filepath.Join(t.TempDir(), "4")
+		onRanks(t, 4, cfg, config.SFT)
+		same(t, record(t, cfg.Trainer.Output, 5), want)
 	}
 }
 

@@ -59,6 +59,46 @@ func under(t *testing.T, ctx context.Context, c config.Config, stage config.Stag
 	return tr.Run(ctx)
 }
 
+// inPieces plays a run as each of these does in turn: stopped after a step, killed within the
+// answers of the next one where tokens says before which, killed a step behind its next checkpoint,
+// and gone on with by several ranks under other settings.
+func inPieces(t *testing.T, c config.Config, stage config.Stage, tokens, ranks int,
+	more ...string) {
+	t.Helper()
+	if err := part(t, c, stage, 1, false); !errors.Is(err, ErrInterrupted) {
+		t.Fatal(err)
+	}
+	if tokens > 0 {
+		inTokens(t, c, stage, tokens)
+	}
+	if err := part(t, c, stage, c.Trainer.SaveFreq, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Load("", more...); err != nil {
+		t.Fatal(err)
+	}
+	onRanks(t, ranks, c, stage)
+}
+
+// inTokens kills a run before the n-th token that it samples.
+func inTokens(t *testing.T, c config.Config, stage config.Stage, n int) {
+	t.Helper()
+	ctx := &killAt{Context: context.Background(), n: n}
+	if err := under(t, ctx, c, stage); err != nil || ctx.n != 0 {
+		t.Fatalf("killed %d tokens too late, %v", ctx.n, err)
+	}
+}
+
+// onRanks plays a run to its end on several ranks.
+func onRanks(t *testing.T, ranks int, c config.Config, stage config.Stage) {
+	t.Helper()
+	for r, err := range together(ranks, c, stage) {
+		if err != nil {
+			t.Fatalf("%d ranks, rank %d: %v", ranks, r, err)
+		}
+	}
+}
+
 // Everything that has state: replay, adaptive KL in the reward, schedules,
 // several epochs over the rollouts, dynamic sampling, the best checkpoint.
 var stateful = []string{"critic.replay.size=24", "critic.replay.share=0.5", "critic.group_ot=0.01",
@@ -104,7 +144,7 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			overrides := append(append(
-				[]string{"trainer.total_steps=7", "data.val_files=" + fixed.val}, stateful...),
+				half("trainer.total_steps=6", "data.val_files="+fixed.val), stateful...),
 				c.extra...)
 			whole := filepath.Join(t.TempDir(), "whole")
 			total := len(finished(t, be, settings(c.stage, whole, overrides...), c.stage))
@@ -112,16 +152,13 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 				t.Fatalf("%d steps: too few for the stops", total)
 			}
 			want := record(t, whole, total)
-			stops := [][]int{{3}, {4}, {1, 1, 3}}
-			kills := []int{1, 5}
+			run := settings(c.stage, filepath.Join(t.TempDir(), "run"), overrides...)
+			inPieces(t, run, c.stage, 0, 1)
+			same(t, record(t, run.Trainer.Output, total), want)
 			if !hostile.Long() {
-				if stops, kills = stops[2:], kills[1:]; i%2 == 0 {
-					stops = nil
-				} else {
-					kills = nil
-				}
+				return
 			}
-			for _, steps := range stops {
+			for _, steps := range [][]int{{3}, {4}, {1, 1, 3}} {
 				t.Run(fmt.Sprint("stopped after ", steps), func(t *testing.T) {
 					run := filepath.Join(t.TempDir(), "run")
 					cfg := settings(c.stage, run, overrides...)
@@ -134,7 +171,7 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 					same(t, record(t, run, total), want)
 				})
 			}
-			for _, n := range kills {
+			for _, n := range []int{1, 5} {
 				t.Run(fmt.Sprint("killed after ", n), func(t *testing.T) {
 					run := filepath.Join(t.TempDir(), "run")
 					cfg := settings(c.stage, run, overrides...)

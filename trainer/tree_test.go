@@ -631,16 +631,16 @@ func TestTreesKeepTheirBits(t *testing.T) {
 		search, _, _ := strings.Cut(how, ", ")
 		run := func(name string, other ...string) config.Config {
 			return settings(config.Train, filepath.Join(t.TempDir(), name),
-				branching(2, 2, slices.Concat([]string{"trainer.total_steps=5",
+				branching(2, 2, slices.Concat(half("trainer.total_steps=4"), []string{
 					"trainer.save_freq=2", "trainer.shards=4", "critic.replay.size=24",
 					"critic.replay.share=0.5", "actor.ppo_epochs=2", "rollout.tree.select=" + search,
 					"data.val_files=" + fixed.val, "trainer.test_freq=2"}, more, other)...)...)
 		}
 		c := run("whole")
 		rows := finished(t, be, c, config.Train)
-		want := record(t, c.Trainer.Output, 5)
+		want := record(t, c.Trainer.Output, 4)
 		for name, step := range map[string]int{"tree/branches": 0, "tree/depth": 2,
-			"tree/shared_frac": 4} {
+			"tree/shared_frac": 3} {
 			if x, ok := rows[step].Values[name]; !ok || !(x > 0) {
 				t.Errorf("%s: %s in step %d: %g, %v", how, name, step+1, x, ok)
 			}
@@ -657,51 +657,38 @@ func TestTreesKeepTheirBits(t *testing.T) {
 				t.Errorf("%s: a sample without its place in a tree: %+v", how, s)
 			}
 		}
-		const every = 4 // ways to the same end
-		for n := 1; n <= 4; n++ {
-			for way, kill := range []bool{false, true} {
-				if !hostile.Long() && n != 3 || !hostile.InTurn(arm, way, every) {
-					continue
-				}
+		c = run("pieces")
+		// in first answers, in both rounds of branches, and in an episode
+		inPieces(t, c, config.Train, []int{9, 30, 4, 20}[arm], 2+arm%2*2, "rollout.max_num_seqs=3")
+		same(t, record(t, c.Trainer.Output, 4), want)
+		if !hostile.Long() {
+			continue
+		}
+		for n := 1; n <= 3; n++ {
+			for _, kill := range []bool{false, true} {
 				c := run(fmt.Sprint("part", n, kill))
 				if err := part(t, c, config.Train, n, kill); !kill &&
 					!errors.Is(err, ErrInterrupted) {
 					t.Fatal(err)
 				}
 				finished(t, be, c, config.Train)
-				same(t, record(t, c.Trainer.Output, 5), want)
+				same(t, record(t, c.Trainer.Output, 4), want)
 			}
 		}
-		for way, n := range []int{9, 20, 30} { // in first answers, and in both rounds of branches
-			if !hostile.InTurn(arm, 2+way, every) {
-				continue
-			}
+		for _, n := range []int{9, 20, 30} { // in first answers, and in both rounds of branches
 			c := run(fmt.Sprint("killed", n))
-			ctx := &killAt{Context: context.Background(), n: n}
-			if err := under(t, ctx, c, config.Train); err != nil || ctx.n != 0 {
-				t.Fatalf("%s: killed %d tokens too late, %v", how, ctx.n, err)
-			}
+			inTokens(t, c, config.Train, n)
 			finished(t, be, c, config.Train)
-			same(t, record(t, c.Trainer.Output, 5), want)
+			same(t, record(t, c.Trainer.Output, 4), want)
 		}
-		for way, n := range []int{2, 4} {
-			if !hostile.InTurn(arm, 5+way, every) {
-				continue
-			}
+		for _, n := range []int{2, 4} {
 			c := run(fmt.Sprint("ranks", n))
-			for _, err := range together(n, c, config.Train) {
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
-			same(t, record(t, c.Trainer.Output, 5), want)
-		}
-		if !hostile.InTurn(arm, 7, every) {
-			continue
+			onRanks(t, n, c, config.Train)
+			same(t, record(t, c.Trainer.Output, 4), want)
 		}
 		c = run("slots", "rollout.max_num_seqs=3")
 		finished(t, be, c, config.Train)
-		same(t, record(t, c.Trainer.Output, 5), want)
+		same(t, record(t, c.Trainer.Output, 4), want)
 	}
 }
 

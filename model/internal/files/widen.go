@@ -16,11 +16,13 @@ func Widen(list []*OnDisk, where func(i, lo, n int) []float32,
 	f func(i, lo int, part []float32, placed bool) error) error {
 	type piece struct{ i, lo, n int }
 	var pieces []piece
+	longest := 0
 	for i, t := range list {
 		n := t.Len()
 		for lo := 0; lo < n; lo += Chunk {
 			pieces = append(pieces, piece{i, lo, min(Chunk, n-lo)})
 		}
+		longest = max(longest, min(Chunk, n))
 	}
 	one := func(p piece, buf []float32) error {
 		t := list[p.i]
@@ -46,7 +48,7 @@ func Widen(list []*OnDisk, where func(i, lo, n int) []float32,
 	)
 	for range min(runtime.GOMAXPROCS(0), len(pieces)) {
 		wg.Go(func() {
-			buf := make([]float32, Chunk)
+			buf := make([]float32, longest)
 			// Pieces start in order, and a started piece is finished: no piece before the first
 			// error is skipped.
 			for k := int(next.Add(1)) - 1; k < len(pieces) &&
