@@ -286,7 +286,7 @@ func TestChunksKeepTheirBits(t *testing.T) {
 				same(t, record(t, c.Trainer.Output, 4), want)
 			}
 		}
-		for _, n := range []int{9, 60} { // within a thought, whose first chunk has 6 tokens
+		for _, n := range []int{9, 25} { // within a thought, whose first chunk has 6 tokens
 			c := run(fmt.Sprint("killed", n))
 			inTokens(t, c, config.Warmup, n)
 			finished(t, be, c, config.Warmup)

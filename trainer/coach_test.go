@@ -202,7 +202,7 @@ func TestTeacherIsRenewed(t *testing.T) {
 func TestCoachResumes(t *testing.T) {
 	t.Parallel()
 	ready(t)
-	for _, c := range [][]string{{cpu.F32}, {cpu.BF16, "teacher.loss=exact", "coach.plain=0.25"},
+	for _, c := range [][]string{{cpu.F32}, {cpu.BF16, "teacher.loss=exact", "coach.plain=0.5"},
 		{cpu.F32, "actor.lora.rank=4", "coach.plain=0.5"},
 		append([]string{cpu.F32, "actor.lora.rank=4", "rollout.merged=true"}, ownCoach()...)} {
 		if testing.Short() && len(c) > 1 {
@@ -214,9 +214,9 @@ func TestCoachResumes(t *testing.T) {
 		}
 		ready(t)
 		with := func(run string) config.Config {
-			return settings(config.OPD, run, append(coached("trainer.total_steps=5",
+			return settings(config.OPD, run, append(coached(half("trainer.total_steps=5",
 				"trainer.save_freq=1", "teacher.renew=2", "trainer.precision="+c[0],
-				"trainer.max_ckpt_to_keep=9"), c[1:]...)...)
+				"trainer.max_ckpt_to_keep=9")...), c[1:]...)...)
 		}
 		whole := with(filepath.Join(t.TempDir(), "whole"))
 		finished(t, be, whole, config.OPD)

@@ -70,7 +70,7 @@ func TestOPDLearns(t *testing.T) {
 	const steps = 40
 	run := filepath.Join(t.TempDir(), "run")
 	common := []string{"trainer.total_steps=40",
-		"model.path=" + filepath.Join(sft, "global_step_20/actor"), "data.train_batch_size=16",
+		"model.path=" + filepath.Join(sft, "global_step_20/actor"), "data.train_batch_size=8",
 		"actor.optim.lr=2e-3", "data.val_files=" + fixed.val, "trainer.test_freq=15"}
 	rows := finished(t, be, settings(config.OPD, run, common...), config.OPD)
 	mean := func(name string, from int) (sum float64) {

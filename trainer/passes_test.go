@@ -475,8 +475,8 @@ func TestOldLogProbsChangeNoBit(t *testing.T) {
 		for _, mode := range []string{"recompute", "auto", "rollout"} {
 			run := filepath.Join(t.TempDir(), "run")
 			rows := finished(t, be, settings(config.Train, run,
-				append(strings.Fields(how), "trainer.total_steps=5",
-					"actor.old_log_prob="+mode)...), config.Train)
+				append(half("trainer.total_steps=4", "actor.old_log_prob="+mode),
+					strings.Fields(how)...)...), config.Train)
 			for _, r := range rows {
 				if d, ok := r.Values["rollout/logp_diff_max"]; d != 0 ||
 					ok != (mode == "recompute" || r.Step <= config.CheckFirst) {
@@ -484,7 +484,7 @@ func TestOldLogProbsChangeNoBit(t *testing.T) {
 						ok)
 				}
 			}
-			got := record(t, run, 5)
+			got := record(t, run, 4)
 			got["metrics.jsonl"] = strings.ReplaceAll(got["metrics.jsonl"], `"rollout/logp_diff_max":0,`, "")
 			if want == nil {
 				want = got

@@ -146,7 +146,7 @@ func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 				skips = 10 // the default
 			}
 			tr := opened(t, be, settings(c.stage, run,
-				append(c.extra, "trainer.total_steps=40", "actor.ppo_mini_batch_size=4",
+				append(half(c.extra...), "trainer.total_steps=40", "actor.ppo_mini_batch_size=2",
 					"trainer.save_freq=1", "trainer.max_ckpt_to_keep=1",
 					fmt.Sprint("trainer.max_skips=", skips))...), c.stage)
 			if err := tr.Run(&stopAfter{Context: context.Background(), n: 2}); !errors.Is(err,
@@ -322,16 +322,16 @@ func TestStopWhileSampling(t *testing.T) {
 	slow(t)
 	plain := ready(t)
 	// a validation is not left
-	overrides := append(slices.Clone(stateful), "trainer.total_steps=4", "trainer.keep_best=",
-		"trainer.test_freq=0")
+	overrides := append(half(stateful...), "trainer.total_steps=3", "trainer.keep_best=",
+		"trainer.test_freq=0", "trainer.save_freq=2")
 	whole := filepath.Join(t.TempDir(), "whole")
 	counter := &saboteur{Backend: plain}
 	if err := play(counter, settings(config.Train, whole, overrides...), config.Train); err != nil {
 		t.Fatal(err)
 	}
-	want := record(t, whole, 4)
+	want := record(t, whole, 3)
 	stops := 0
-	for at := 1; at < counter.samples; at += max(1, counter.samples/8) {
+	for at := 1; at < counter.samples; at += max(1, counter.samples/hostile.Share(16)) {
 		be := &saboteur{Backend: plain}
 		run := filepath.Join(t.TempDir(), "run")
 		cfg := settings(config.Train, run, overrides...)
@@ -361,7 +361,7 @@ func TestStopWhileSampling(t *testing.T) {
 			t.Fatal(err)
 		}
 		finished(t, plain, cfg, config.Train)
-		same(t, record(t, run, 4), want)
+		same(t, record(t, run, 3), want)
 		stops++
 	}
 	t.Logf("row 10: stop while sampling: %d stops among a run's %d draws of tokens, each before the next but one, 0 divergences", stops, counter.samples)

@@ -290,7 +290,7 @@ func TestSoftPeakIsThePlan(t *testing.T) {
 	path := softRows(t, be, fixed.student)
 	shape := modeltest.Shape // as in peaks
 	shape.Vocab, shape.Hidden, shape.FFN, shape.Heads, shape.KVHeads, shape.HeadDim, shape.Layers =
-		fixed.tok.Size(), 256, 1024, 4, 2, 64, 2
+		fixed.tok.Size(), 192, 768, 4, 2, 48, 2
 	student := filepath.Join(t.TempDir(), "student")
 	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
 	if err != nil {
@@ -305,13 +305,15 @@ func TestSoftPeakIsThePlan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer be.Close()
+		t.Cleanup(func() { be.Close() })
 		_, before := be.Memory()
 		cfg := settings(config.SFT, filepath.Join(t.TempDir(), "run"), append(slices.Clone(more),
 			"data.train_files="+path, "model.path="+student, "trainer.total_steps=1",
 			"actor.max_token_len=90", "critic.max_token_len=90", "data.max_prompt_length=40",
 			"data.overlong_prompts=filter")...)
-		finished(t, be, cfg, config.SFT)
+		if _, err := nextOf(opened(t, be, cfg, config.SFT)); err != nil {
+			t.Fatal(err)
+		}
 		_, peak := be.Memory()
 		labels := plan.LabelMemory(be, shape, cfg, config.SFT)
 		planned := plan.Need(be, shape, cfg, config.SFT, 1) + labels - be.Overhead()

@@ -260,7 +260,7 @@ func TestOPDWithAnotherTokenizer(t *testing.T) {
 		return // it learns: slow
 	}
 	rows := finished(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "run"),
-		append(common, "trainer.total_steps=40", "data.train_batch_size=16",
+		append(common, "trainer.total_steps=40", "data.train_batch_size=8",
 			"actor.optim.lr=2e-3")...), config.OPD)
 	mean := func(from int) (sum float64) {
 		for _, r := range rows[from : from+5] {

@@ -108,8 +108,8 @@ func TestTeacherIsLearnedFrom(t *testing.T) {
 		rows := finished(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
 			"teacher.path="+fixed.blank, "algorithm.teacher_weight="+weight,
 			"trainer.total_steps=24", "actor.policy_loss.loss_mode=vanilla",
-			"actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.2", "actor.use_kl_loss=false",
-			"data.train_batch_size=8"), config.Train)
+			"actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.2", "actor.use_kl_loss=false"),
+			config.Train)
 		wantNames(t, rows[0], strings.Fields("opd/reverse_kl opd/teacher_nll opd/ends_compared adv/teacher_share critic/d_loss reward/mean timing_s/teacher_logp"))
 		for _, r := range rows[len(rows)-5:] {
 			kl += r.Values["opd/reverse_kl"] / 5

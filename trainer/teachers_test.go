@@ -31,7 +31,7 @@ func byHint(more ...string) []string {
 func studentAfterTwo(t *testing.T, stage config.Stage, o Options, set ...string) string {
 	t.Helper()
 	run := filepath.Join(t.TempDir(), "run")
-	tr, err := Open(settings(stage, run, append(set, "trainer.total_steps=2")...), stage, o)
+	tr, err := Open(settings(stage, run, append(half("trainer.total_steps=2"), set...)...), stage, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -352,9 +352,9 @@ func TestForksAreAsReplays(t *testing.T) {
 		warm := grownUp(t, be, data, how)
 		run := func(search, command string) config.Config {
 			return settings(config.Train, filepath.Join(t.TempDir(), "run"),
-				branching(2, 2, acting(data, how, warm, "trainer.total_steps=3",
+				branching(2, 2, acting(data, how, half(warm, "trainer.total_steps=2",
 					"rollout.tree.select="+search, "algorithm.env_weight=0.5", "trainer.shards=2",
-					"env.workers=1", "env.command="+command)...)...)
+					"env.workers=1", "env.command="+command)...)...)...)
 		}
 		for _, search := range []string{"random", "uct"} {
 			if hostile.Share(8) < 8 && (how == "prompt") != (search == "uct") {
@@ -362,7 +362,7 @@ func TestForksAreAsReplays(t *testing.T) {
 			}
 			c := run(search, talkAs(how))
 			replayed := finished(t, be, c, config.Train)
-			want := record(t, c.Trainer.Output, 3)
+			want := record(t, c.Trainer.Output, 2)
 			for name, ranks := range map[string]int{"forks": 1, "forks, ranks": 2, "few": 1} {
 				if !hostile.Long() && (how == "prompt") != (name == "few") {
 					continue
@@ -372,16 +372,8 @@ func TestForksAreAsReplays(t *testing.T) {
 					command += ` | sed -u 's/"episodes":64/"episodes":3/'`
 				}
 				c := run(search, command)
-				if ranks > 1 {
-					for _, err := range together(ranks, c, config.Train) {
-						if err != nil {
-							t.Fatal(err)
-						}
-					}
-				} else {
-					finished(t, be, c, config.Train)
-				}
-				same(t, record(t, c.Trainer.Output, 3), want)
+				onRanks(t, ranks, c, config.Train)
+				same(t, record(t, c.Trainer.Output, 2), want)
 				for i, row := range metricsOf(t, c) {
 					is, was := row.Values["perf/env_replay_frac"],
 						replayed[i].Values["perf/env_replay_frac"]
@@ -675,7 +667,7 @@ func TestTreesKeepTheirBits(t *testing.T) {
 				same(t, record(t, c.Trainer.Output, 4), want)
 			}
 		}
-		for _, n := range []int{9, 20, 30} { // in first answers, and in both rounds of branches
+		for _, n := range []int{9, 15, 20} { // in first answers, and in both rounds of branches
 			c := run(fmt.Sprint("killed", n))
 			inTokens(t, c, config.Train, n)
 			finished(t, be, c, config.Train)
