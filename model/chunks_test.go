@@ -19,9 +19,9 @@ func TestGenerateChunks(t *testing.T) {
 		all := 0
 		_, slow := be.(*ref.Backend)
 		for i, name := range lmFolders {
-			every := 2
+			every := 4
 			if slow {
-				every = 3
+				every = 6
 			}
 			if !hostile.InTurn(i, 0, every) {
 				continue

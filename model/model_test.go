@@ -77,12 +77,15 @@ func must(t testing.TB, err error) {
 // architectures are the names of families, in order.
 var architectures = slices.Sorted(maps.Keys(architecture.Families))
 
-// some returns the families or folders that a test tries on a backend: all, or without GAD_LONG on
-// the reference every third, which are others for another test.
+// some returns the families or folders that a test tries on a backend: all, or without GAD_LONG
+// every second, and on the reference every sixth, which are others for another test.
 func some(t *testing.T, be compute.Backend, of []string) (out []string) {
-	_, slow := be.(*ref.Backend)
+	every := 2
+	if _, slow := be.(*ref.Backend); slow {
+		every = 6
+	}
 	for i, name := range of {
-		if !slow || hostile.InTurn(i, len(t.Name()), 3) {
+		if hostile.InTurn(i, len(t.Name()), every) {
 			out = append(out, name)
 		}
 	}

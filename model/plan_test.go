@@ -183,7 +183,8 @@ func TestPlanOfDeltaRule(t *testing.T) {
 	} {
 		be, err := cpu.New(cpu.Options{})
 		must(t, err)
-		m, err := New(be, c, Options{Trainable: o.Trainable, Recompute: o.Recompute})
+		m, err := New(be, c, Options{Trainable: o.Trainable, Recompute: o.Recompute,
+			Repeat: true})
 		must(t, err)
 		switch {
 		case o.Slots > 0:
