@@ -30,8 +30,8 @@ func TestBF16Run(t *testing.T) {
 		}
 		defer be.Close()
 		cfg := settings(config.Train, filepath.Join(out, dir),
-			append([]string{fmt.Sprintf("trainer.total_steps=%d", total), "trainer.precision=bf16",
-				fmt.Sprintf("rollout.max_num_seqs=%d", slots), "trainer.save_freq=1"},
+			append(half(fmt.Sprintf("trainer.total_steps=%d", total), "trainer.precision=bf16",
+				fmt.Sprintf("rollout.max_num_seqs=%d", slots), "trainer.save_freq=1"),
 				stateful[:4]...)...)
 		tr, err := Open(cfg, config.Train, Options{FS: vfs.OS, Backend: be})
 		if err != nil {

@@ -54,8 +54,8 @@ func TestCoachIsAPromptByAnswer(t *testing.T) {
 	data := hinted(t, func(_ int, content string) any { return withAlways(content) })
 	after := func(more ...string) string {
 		run := filepath.Join(t.TempDir(), "run")
-		finished(t, be, settings(config.OPD, run, append([]string{"trainer.total_steps=2",
-			"data.train_files=" + data}, more...)...), config.OPD)
+		finished(t, be, settings(config.OPD, run, append(half("trainer.total_steps=2",
+			"data.train_files="+data), more...)...), config.OPD)
 		return weightsAfter(t, run, 2)
 	}
 	for _, more := range []string{"teacher.loss=policy rollout.n=3", "teacher.loss=exact",

@@ -39,7 +39,7 @@ func TestMoments8Run(t *testing.T) {
 	var last string
 	losses := map[bool]float64{}
 	for arm, stage := range []config.Stage{config.SFT, config.Warmup, config.Train} {
-		more := []string{"trainer.total_steps=6", "trainer.save_freq=1"}
+		more := half("trainer.total_steps=6", "trainer.save_freq=2")
 		switch stage {
 		case config.SFT:
 			more = append(more, "model.path="+student)
@@ -85,8 +85,8 @@ func TestMoments8Run(t *testing.T) {
 		t.Errorf("after 6 steps of SFT the loss is %g with moments in 8 bits, %g with float32",
 			losses[true], losses[false])
 	}
-	_, err = Open(settings(config.Train, last, "trainer.resume_from="+filepath.Join(root, "warmup"),
-		"trainer.total_steps=9"), config.Train, Options{FS: vfs.OS, Backend: be})
+	_, err = Open(settings(config.Train, last, half("trainer.total_steps=9",
+		"trainer.resume_from="+filepath.Join(root, "warmup"))...), config.Train, Options{FS: vfs.OS, Backend: be})
 	if err == nil || !strings.Contains(err.Error(), "actor.optim.moments was 8bit when the run") {
 		t.Errorf("other moments in the same run: %v", err)
 	}

@@ -270,7 +270,7 @@ func TestRowsOncePerEpochAcrossStops(t *testing.T) {
 		r := rand.New(rand.NewPCG(5, uint64(batch)))
 		stop := map[int]bool{1: true, total - 1: true, 40 / batch: true, 80 / batch: true,
 			40/batch + 1: true}
-		for range 20 {
+		for range hostile.Share(20) {
 			stop[1+r.IntN(total)] = true
 		}
 		run := filepath.Join(t.TempDir(), fmt.Sprint(batch))

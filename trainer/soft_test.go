@@ -198,7 +198,7 @@ func TestSoftLabelsAreOff(t *testing.T) {
 		var metrics []string
 		for _, from := range []string{path, fixed.data} {
 			run := filepath.Join(dir, fmt.Sprint(len(metrics), c.stage, len(c.more), c.read))
-			cfg := settings(c.stage, run, softRun(from, append(c.more, "trainer.total_steps=3", "actor.max_token_len=512")...)...)
+			cfg := settings(c.stage, run, softRun(from, append(c.more, "trainer.total_steps=3", "data.train_batch_size=6", "actor.max_token_len=512")...)...)
 			finished(t, be, cfg, c.stage)
 			files := record(t, run, 3)
 			metrics = append(metrics, files["metrics.jsonl"])
@@ -234,7 +234,8 @@ func TestSoftLabelsKeepTheirBits(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.stage, " ", strings.Join(c.more[1:], " ")), func(t *testing.T) {
 			dir := t.TempDir()
-			over := softRun(path, append([]string{"trainer.shards=4"}, c.more...)...)
+			over := softRun(path, append([]string{"trainer.shards=4", "data.train_batch_size=6",
+				"trainer.val_rows=2"}, c.more...)...)
 			run := func(name string, more ...string) config.Config {
 				return settings(c.stage, filepath.Join(dir, name), append(slices.Clone(over), more...)...)
 			}

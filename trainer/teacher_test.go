@@ -312,7 +312,8 @@ func TestTeacherBehindAServer(t *testing.T) {
 		{config.Train, fixed.blank, "", "algorithm.teacher_weight=0.5", 0},
 	} {
 		run := filepath.Join(t.TempDir(), "loaded")
-		common := append(strings.Fields(c.more), "trainer.total_steps=3", "trainer.save_freq=1")
+		common := append(half(strings.Fields(c.more)...), "trainer.total_steps=3",
+			"trainer.save_freq=1")
 		finished(t, be, settings(c.stage, run, append(common, "teacher.path="+c.teacher)...),
 			c.stage)
 		want := weights(run)
