@@ -42,11 +42,12 @@ func TestKillInEpisodes(t *testing.T) {
 	must(t, "task", "make", "doors", "--output", game, "--seed", "3", "--rows", "40")
 	file := requests(filepath.Join(t.TempDir(), "asked"))
 	t.Setenv("ASKED", string(file))
-	steps := few(4, 3)
+	steps := few(4, 2)
 	settings := slices.Concat([]string{"--env", throughTee, "data.train_batch_size=2",
 		fmt.Sprint("rollout.n=", hostile.Share(4)), "data.max_prompt_length=256",
 		"data.max_response_length=8",
-		"env.max_tokens=200", "env.max_turns=5", "algorithm.env_weight=0.5",
+		fmt.Sprint("env.max_turns=", few(5, 3)),
+		"env.max_tokens=200", "algorithm.env_weight=0.5",
 		"trainer.shards=2", "trainer.rank_timeout=20", "--threads", "1"}, stateful)
 	warmup := func(run string) []string {
 		return slices.Concat([]string{"warmup", "--model", filepath.Join(game, "student"), "--data",
@@ -159,11 +160,12 @@ func TestForksInDoors(t *testing.T) {
 	t.Setenv("ASKED", string(file))
 	settings := []string{"--data", filepath.Join(game, "train.jsonl"), "--threads", "1",
 		"data.train_batch_size=2", "data.max_prompt_length=256", "data.max_response_length=8",
-		"env.max_tokens=300", "env.max_turns=6", "algorithm.env_weight=0.5", "trainer.shards=2",
+		"env.max_tokens=300", fmt.Sprint("env.max_turns=", few(6, 4)), "algorithm.env_weight=0.5", "trainer.shards=2",
 		"trainer.rank_timeout=60", "trainer.save_freq=1"}
 	first := filepath.Join(t.TempDir(), "first")
 	args := slices.Concat([]string{"warmup", "--model", filepath.Join(game, "student"), "--env",
-		throughTee, "--output", first, "--critic-warmup", "1", "--steps", "1"}, settings)
+		throughTee, "--output", first, "--critic-warmup", "1", "--steps", "1",
+		"rollout.n=2"}, settings)
 	if p := start(t, path, args...); p.end(t, patience) != exitDone {
 		t.Fatal(p.said.String())
 	}
