@@ -57,8 +57,8 @@ func TestCoachRun(t *testing.T) {
 	}
 	j.script(t, "while IFS= read -r line; do echo null; done")
 	j.play(t, "plain")
-	if a, b := fileText("ruled/" + last + "/actor/model.safetensors"),
-		fileText("plain/" + last + "/actor/model.safetensors"); a == b {
+	if a, b := fileText("ruled/"+last+"/actor/model.safetensors"),
+		fileText("plain/"+last+"/actor/model.safetensors"); a == b {
 		t.Fatal("notes teach nothing: nothing is tested")
 	}
 

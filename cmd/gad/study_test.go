@@ -154,7 +154,7 @@ func TestStudy(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Log(said)
-// GAD's own share is 1; a step more or less of so small a budget is some percent.
+	// GAD's own share is 1; a step more or less of so small a budget is some percent.
 	if c := report.Costs[0]; c.MinShare < 0.95 || c.MaxShare > 1.05 ||
 		report.Costs[1].MinShare != 1 {
 		t.Errorf("shares of the budget: %+v", report.Costs)
