@@ -172,7 +172,7 @@ func saving(run string) bool {
 func TestKill(t *testing.T) {
 	t.Parallel()
 	path, f := built(t), ready(t)
-	const steps = 12
+	steps := few(12, 6)
 	for i, k := range killables {
 		if i > 0 && !hostile.Long() {
 			continue // trainer's tests kill them within one process
@@ -355,8 +355,8 @@ func longStep(t *testing.T, f *fixture, run string, args ...string) []string {
 		0o644); err != nil {
 		t.Fatal(err)
 	}
-	return append(stage("sft", "--model", f.path("student"), "--data", rows, "--output", run),
-		append(args, "data.train_batch_size=30000")...)
+	return append(stage("sft", "--model", f.path("student"), "--data", rows, "--output", run,
+		"--threads", "1"), append(args, "data.train_batch_size=30000")...)
 }
 
 // A second signal ends the process at once, in the middle of a long step, and a

@@ -93,7 +93,7 @@ func TestRanksOverTCP(t *testing.T) {
 	if took := time.Since(begun); took > time.Minute {
 		t.Errorf("the other ranks ended after %v", took)
 	}
-	list = byTCP(t, 2, args(run, steps)...)
+	list = byTCP(t, 4, args(run, steps)...)
 	wait(t, "a step", func() bool { return strings.Contains(list[0].said.String(), "  step ") })
 	list[1].Process.Signal(syscall.SIGTERM)
 	for r, p := range list {
@@ -101,5 +101,5 @@ func TestRanksOverTCP(t *testing.T) {
 			t.Errorf("rank %d: exit status %d\n%s", r, code, p.said.String())
 		}
 	}
-	goesOn(4)
+	goesOn(2)
 }
