@@ -263,7 +263,7 @@ func killAt(p *process, r *rand.Rand, run string, took time.Duration) {
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	path, f := built(t), ready(t)
-	steps := few(120, 30) // beside which the start is short
+	steps := few(120, 20) // beside which the start is short
 	args := func(run string) []string {
 		return stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"),
 			"--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "3",
