@@ -18,8 +18,10 @@ package task
 import (
 	"fmt"
 	"hash/fnv"
+	"io"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -119,7 +121,7 @@ func (p problem) split() string {
 		return Shifted
 	}
 	h := fnv.New64a()
-	fmt.Fprint(h, p.start, p.ops)
+	io.WriteString(h, strconv.Itoa(p.start)+" ["+strings.Join(p.ops, " ")+"]")
 	// The low bits of FNV see only the low bits of each byte; Philox mixes all.
 	switch share := philox.IntN(shares, 0, philox.Data, 0, h.Sum64(), 0); {
 	case share < testShare:
@@ -211,7 +213,10 @@ func (k Kind) Make(seed uint64, split string, n int) ([]Row, error) {
 					p.ops[j] = turnNames[draw(len(turnNames))]
 				}
 			}
-			if prompt := p.prompt(); p.split() == split && !seen[prompt] {
+			if p.split() != split {
+				continue
+			}
+			if prompt := p.prompt(); !seen[prompt] {
 				seen[prompt] = true
 				form := WalkFirst
 				if philox.Float64(seed, philox.Data, uint64(1+side), uint64(i), 0) < k.First {

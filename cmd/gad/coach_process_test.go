@@ -12,6 +12,7 @@ import (
 
 	"gad/apps/judge/judgetest"
 	"gad/internal/endpoint/endpointtest"
+	"gad/internal/hostile"
 	"gad/internal/report"
 	"gad/internal/vfs"
 )
@@ -38,24 +39,26 @@ func TestCoachRun(t *testing.T) {
 		raw, _ := json.Marshal(map[string]string{"notes": notesByRule(cut)})
 		return string(raw)
 	}, `{"notes": ["a"]}`)
-	j.steps, j.tried = 4, 1
+	j.steps, j.tried = few(4, 2), 1
 	j.args = func(run string) []string {
 		return []string{"opd", "--model", f.path("student"), "--teacher", f.path("student"), "--data",
 			f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(j.steps), "--coach",
-			`sh "$RULE"`, "--threads", "1", "teacher.loss=topk", "teacher.top_k=5", "teacher.renew=3",
-			"coach.plain=0.25", "rollout.n=3", "trainer.save_freq=1", "data.train_batch_size=4",
+			`sh "$RULE"`, "--threads", "1", "teacher.loss=topk", "teacher.top_k=5",
+			fmt.Sprint("teacher.renew=", j.steps-1), "coach.plain=0.25", "rollout.n=3",
+			"trainer.save_freq=1", "data.train_batch_size=4",
 			"data.max_prompt_length=64", "data.max_response_length=10", "actor.optim.lr=1e-2"}
 	}
 	j.script(t, shellNotes)
 	j.play(t, "ruled")
+	last := fmt.Sprint("global_step_", j.steps)
 	share := metric(t, "ruled", "opd/notes_frac")
 	if slices.Min(share) != 1 {
 		t.Fatalf("shares with notes %v", share)
 	}
 	j.script(t, "while IFS= read -r line; do echo null; done")
 	j.play(t, "plain")
-	if a, b := fileText("ruled/global_step_4/actor/model.safetensors"),
-		fileText("plain/global_step_4/actor/model.safetensors"); a == b {
+	if a, b := fileText("ruled/"+last+"/actor/model.safetensors"),
+		fileText("plain/"+last+"/actor/model.safetensors"); a == b {
 		t.Fatal("notes teach nothing: nothing is tested")
 	}
 
@@ -73,7 +76,7 @@ func TestCoachRun(t *testing.T) {
 	if err != nil || len(samples) == 0 {
 		t.Fatal(len(samples), err)
 	}
-	if _, out, _ := gad("doctor", "coached"); !strings.Contains(out, "global_step_4     verified") ||
+	if _, out, _ := gad("doctor", "coached"); !strings.Contains(out, last+"     verified") ||
 		!strings.HasSuffix(out, "problems: answers end at the limit\n") {
 		t.Errorf("doctor: %s", out)
 	}
@@ -88,7 +91,9 @@ func TestCoachRun(t *testing.T) {
 		t.Errorf("all answers have the same notes: %s", said)
 	}
 
-	j.replay(t, "kept", "replayed", "ruled")
+	if hostile.Long() { // and of a journal with gaps: fault
+		j.replay(t, "kept", "replayed", "ruled")
+	}
 	j.kill(t, "ruled", few(4, 2), first)
 	j.fault(t)
 	gaps := metric(t, "faulty", "opd/notes_frac")

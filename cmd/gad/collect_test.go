@@ -7,18 +7,33 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"gad/apps/collect/collecttest"
 	"gad/internal/endpoint/endpointtest"
 )
 
-// calculatorRows are rows of gad task make calculator in the file train.jsonl.
+var tasks sync.Map // by kind: the folder
+
+// taskOf is the folder of a task's kind, made once, with 60 rows.
+func taskOf(t *testing.T, kind string) (dir string) {
+	t.Helper()
+	made, _ := tasks.LoadOrStore(kind, sync.OnceValue(func() string {
+		dir := filepath.Join(fixed.root, kind)
+		must(t, "task", "make", kind, "--output", dir, "--seed", "3", "--rows", "60")
+		return dir
+	}))
+	return made.(func() string)()
+}
+
+// calculatorRows are so many rows of the calculator.
 func calculatorRows(t *testing.T, dir string, n int) (path string) {
 	t.Helper()
-	must(t, "task", "make", "calculator", "--output", filepath.Join(dir, "task"), "--rows",
-		fmt.Sprint(n))
-	return filepath.Join(dir, "task", "train.jsonl")
+	rows := strings.SplitAfter(fileText(filepath.Join(taskOf(t, "calculator"), "train.jsonl")), "\n")
+	path = filepath.Join(dir, "prompts.jsonl")
+	collecttest.Put(t, path, strings.TrimSuffix(strings.Join(rows[:n], ""), "\n"))
+	return path
 }
 
 // jsonLines are the objects of a file of JSON lines.

@@ -90,13 +90,13 @@ func TestDemoThought(t *testing.T) {
 			TFLOP   float64
 		}
 	}
-	demoed(t, demo.Options{Dir: dir, Thought: true, Program: built(t)}, 40, 4, "6",
+	demoed(t, demo.Options{Dir: dir, Thought: true, Program: built(t)}, 20, 2, "3",
 		[]string{"data.train_batch_size=2", "actor.optim.lr_warmup_steps=2"},
 		[]string{"data.train_batch_size=2", "rollout.n=2", "rollout.chunks=2",
 			"critic.ppo_mini_batch_size=1"},
 		[]string{"$ gad task make walks --output $DIR", " rollout.chunk=80 rollout.carry=16 ",
 			"$ gad train --data ", "longer.arrow --checker '$GAD task check walks'"},
-		[]string{"4 unseen walks each", "\none sequence  ", "\nchunks  ", "\nchunks, game  ",
+		[]string{"2 unseen walks each", "\none sequence  ", "\nchunks  ", "\nchunks, game  ",
 			"\nchunks, branches  ", "  gad generate --model $DIR"}, &got)
 	if got.Kind != "walks" || len(got.Students) != 4 {
 		t.Fatalf("demo.json: %+v", got)
@@ -124,12 +124,12 @@ func TestDemoEpisodes(t *testing.T) {
 		}
 	}
 	demoed(t, demo.Options{Dir: filepath.Join(t.TempDir(), "demo"), Episodes: true,
-		Program: built(t)}, 40, 8, "12",
-		[]string{"data.train_batch_size=2", "actor.optim.lr_warmup_steps=3"},
+		Program: built(t)}, 20, 4, "4",
+		[]string{"data.train_batch_size=2", "actor.optim.lr_warmup_steps=2"},
 		[]string{"data.train_batch_size=2", "rollout.n=2", "env.max_turns=3"},
 		[]string{"$ gad task make doors --output $DIR", "$ gad sft --data ",
 			" --env '$GAD env doors' --steps 1 ", "$ gad train --data ", "$ gad eval --data "},
-		[]string{"8 unseen houses", "\nSFT  ", "\nSFT, equal compute  ", "\nGAD on episodes  ",
+		[]string{"4 unseen houses", "\nSFT  ", "\nSFT, equal compute  ", "\nGAD on episodes  ",
 			"The teacher always leaves the house", "  gad generate --model $DIR",
 			" --env 'gad env doors' "}, &got)
 	for i, stage := range []string{"sft", "sft-equal-compute", "gad"} {
@@ -138,8 +138,8 @@ func TestDemoEpisodes(t *testing.T) {
 		for _, n := range s.Labels {
 			episodes += n
 		}
-		if s.Stage != stage || s.Turns < 1 || s.Turns > 12 || episodes != 8 {
-			t.Errorf("student %d is %+v, want stage %s and 8 episodes", i, s, stage)
+		if s.Stage != stage || s.Turns < 1 || s.Turns > 12 || episodes != 4 {
+			t.Errorf("student %d is %+v, want stage %s and 4 episodes", i, s, stage)
 		}
 	}
 }
@@ -152,12 +152,13 @@ func TestDemo(t *testing.T) {
 	var got struct{ Rows []map[string]any }
 	play := func() (out, said string) {
 		t.Helper()
-		return demoed(t, o, 100, 20, "20",
-			[]string{"data.train_batch_size=8", "actor.optim.lr_warmup_steps=5"},
-			[]string{"data.train_batch_size=4", "trainer.critic_warmup_until=0"},
+		return demoed(t, o, 40, 8, "6",
+			[]string{"data.train_batch_size=4", "actor.optim.lr_warmup_steps=2"},
+			[]string{"data.train_batch_size=2", "rollout.n=2", "critic.ppo_mini_batch_size=2",
+				"trainer.critic_warmup_until=0"},
 			[]string{"$ gad task make two-forms --output $DIR", "$ gad sft --data ",
-				"$ gad warmup --data ", "$ gad train --data ", "evaluating on 20 held-out prompts"},
-			[]string{"20 unseen prompts", "\nSFT  ", "\nSFT, equal compute  ",
+				"$ gad warmup --data ", "$ gad train --data ", "evaluating on 8 held-out prompts"},
+			[]string{"8 unseen prompts", "\nSFT  ", "\nSFT, equal compute  ",
 				"\nafter the warm-up  ", "\nGAD  ", "  gad generate --model $DIR", "within noise",
 				"\nGAD                  the game: "}, &got)
 	}
@@ -187,7 +188,7 @@ func TestDemo(t *testing.T) {
 		t.Fatalf("rows are %q, want %q", stages, want)
 	}
 	equal, game := got.Rows[1]["tflop"].(float64), got.Rows[3]["tflop"].(float64)
-	if step := got.Rows[0]["tflop"].(float64) / 20; math.Abs(equal-game) > step {
+	if step := got.Rows[0]["tflop"].(float64) / 6; math.Abs(equal-game) > step {
 		t.Errorf("SFT at equal compute takes %g TFLOP, the game %g, a step %g", equal, game, step)
 	}
 	again, said := play()

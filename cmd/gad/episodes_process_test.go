@@ -38,15 +38,15 @@ func (a requests) open() int {
 // again with the same command until it is done, has the bits of one that was not: warmup and train
 // on one rank, and warmup on two, of which one is killed. No environment outlives its run.
 func TestKillInEpisodes(t *testing.T) {
-	path, game := built(t), filepath.Join(t.TempDir(), "doors")
-	must(t, "task", "make", "doors", "--output", game, "--seed", "3", "--rows", "40")
+	path, game := built(t), taskOf(t, "doors")
 	file := requests(filepath.Join(t.TempDir(), "asked"))
 	t.Setenv("ASKED", string(file))
-	steps := few(4, 3)
+	steps := few(4, 2)
 	settings := slices.Concat([]string{"--env", throughTee, "data.train_batch_size=2",
 		fmt.Sprint("rollout.n=", hostile.Share(4)), "data.max_prompt_length=256",
 		"data.max_response_length=8",
-		"env.max_tokens=200", "env.max_turns=5", "algorithm.env_weight=0.5",
+		fmt.Sprint("env.max_turns=", few(5, 3)),
+		"env.max_tokens=200", "algorithm.env_weight=0.5",
 		"trainer.shards=2", "trainer.rank_timeout=20", "--threads", "1"}, stateful)
 	warmup := func(run string) []string {
 		return slices.Concat([]string{"warmup", "--model", filepath.Join(game, "student"), "--data",
@@ -153,23 +153,24 @@ func TestKillInEpisodes(t *testing.T) {
 // doors gets are counted.
 func TestForksInDoors(t *testing.T) {
 	slow(t)
-	path, game := built(t), filepath.Join(t.TempDir(), "doors")
-	must(t, "task", "make", "doors", "--output", game, "--seed", "3", "--rows", "40")
+	path, game := built(t), taskOf(t, "doors")
 	file := requests(filepath.Join(t.TempDir(), "asked"))
 	t.Setenv("ASKED", string(file))
 	settings := []string{"--data", filepath.Join(game, "train.jsonl"), "--threads", "1",
 		"data.train_batch_size=2", "data.max_prompt_length=256", "data.max_response_length=8",
-		"env.max_tokens=300", "env.max_turns=6", "algorithm.env_weight=0.5", "trainer.shards=2",
+		"env.max_tokens=300", fmt.Sprint("env.max_turns=", few(6, 4)), "algorithm.env_weight=0.5", "trainer.shards=2",
 		"trainer.rank_timeout=60", "trainer.save_freq=1"}
 	first := filepath.Join(t.TempDir(), "first")
 	args := slices.Concat([]string{"warmup", "--model", filepath.Join(game, "student"), "--env",
-		throughTee, "--output", first, "--critic-warmup", "1", "--steps", "1"}, settings)
+		throughTee, "--output", first, "--critic-warmup", "1", "--steps", "1",
+		"rollout.n=2"}, settings)
 	if p := start(t, path, args...); p.end(t, patience) != exitDone {
 		t.Fatal(p.said.String())
 	}
+	steps := few(2, 1)
 	train := func(run, env string) []string {
 		return slices.Concat([]string{"train", "--resume", first, "--env", env, "--output", run,
-			"--steps", "2"}, settings, []string{"rollout.n=1", "rollout.tree.trees=2",
+			"--steps", fmt.Sprint(steps)}, settings, []string{"rollout.n=1", "rollout.tree.trees=2",
 			"rollout.tree.expand=2", "rollout.tree.rounds=2", "algorithm.adv_estimator=tree_node"})
 	}
 	const mute = throughTee + ` | sed -u 's/,"fork":true//'`
@@ -185,16 +186,16 @@ func TestForksInDoors(t *testing.T) {
 		if whole == "" {
 			whole = run
 		}
-		equalRuns(t, run, whole, 2)
+		equalRuns(t, run, whole, steps)
 	}
-	forks, steps := strings.Count(asked[0], `"op":"fork"`), strings.Count(asked[0], `"op":"step"`)
+	forks, turns := strings.Count(asked[0], `"op":"fork"`), strings.Count(asked[0], `"op":"step"`)
 	again := strings.Count(asked[1], `"op":"step"`)
-	t.Logf("2 steps of 2 prompts, 2 trees of 5 episodes each: doors was given %d turns and %d forks, and without forks %d turns",
-		steps, forks, again)
-	if strings.Contains(asked[1], `"op":"fork"`) || forks == 0 || steps >= again ||
+	t.Logf("%d steps of 2 prompts, 2 trees of 5 episodes each: doors was given %d turns and %d forks, and without forks %d turns",
+		steps, turns, forks, again)
+	if strings.Contains(asked[1], `"op":"fork"`) || forks == 0 || turns >= again ||
 		strings.Count(asked[0], `"op":"close"`) != forks+strings.Count(asked[0], `"op":"reset"`) {
 		t.Errorf("%d forks, %d turns, and %d without; episodes begun and closed: %d, %d", forks,
-			steps, again, forks+strings.Count(asked[0], `"op":"reset"`),
+			turns, again, forks+strings.Count(asked[0], `"op":"reset"`),
 			strings.Count(asked[0], `"op":"close"`))
 	}
 	if !hostile.Long() {
@@ -215,12 +216,12 @@ func TestForksInDoors(t *testing.T) {
 	if p := start(t, path, train(run, throughTee)...); p.end(t, patience) != exitDone {
 		t.Fatal(p.said.String())
 	}
-	equalRuns(t, run, whole, 2)
+	equalRuns(t, run, whole, steps)
 	run = filepath.Join(t.TempDir(), "ranks")
 	if p := ranked(t, 2, train(run, throughTee)...); p.end(t, patience) != exitDone {
 		t.Fatal(p.said.String())
 	}
-	equalRuns(t, run, whole, 2)
+	equalRuns(t, run, whole, steps)
 }
 
 // processesWith are the processes, but for this one, with a line of the environment.

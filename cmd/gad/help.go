@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/urfave/cli/v2"
 
@@ -147,8 +148,14 @@ var mainSettings = map[config.Stage][]string{
 		"critic.optim.lr", "trainer.total_epochs", "trainer.save_freq", "trainer.test_freq"},
 }
 
+// settingsHelps are the texts of settingsHelp by stage, each made once.
+var settingsHelps sync.Map
+
 // settingsHelp returns the part of a stage's --help about settings.
 func settingsHelp(stage config.Stage) string {
+	if text, ok := settingsHelps.Load(stage); ok {
+		return text.(string)
+	}
 	cfg := config.StageDefaults(stage)
 	all := conf.Describe(&cfg)
 	var b strings.Builder
@@ -158,6 +165,7 @@ func settingsHelp(stage config.Stage) string {
 		fmt.Fprintf(&b, "  %-34s %s\n", s.Key+"="+s.Default, line.Brief(s.Doc))
 	}
 	fmt.Fprintf(&b, "\nAll of them: gad help settings [PREFIX]. A commented file to edit: gad config --stage %s > run.yaml", stage)
+	settingsHelps.Store(stage, b.String())
 	return b.String()
 }
 

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"gad/apps/collect/collecttest"
-	"gad/internal/hostile"
 )
 
 // The flags of gad data score are those of a scoring, whose labels gad data validate counts; a GGUF
@@ -47,7 +46,7 @@ func TestDataScoreKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	var rows bytes.Buffer
-	for range 40 { // some chunks
+	for range few(40, 13) { // some chunks of 64
 		rows.Write(raw)
 	}
 	in := filepath.Join(dir, "rows.jsonl")
@@ -69,7 +68,7 @@ func TestDataScoreKill(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	out := filepath.Join(dir, "out.jsonl")
 	killed, inside := 0, 0
-	for most := hostile.Share(12); ; {
+	for most := few(12, 2); ; {
 		p := start(t, "env", append(line, out)...)
 		if killed < most {
 			time.Sleep(time.Duration(r.Int64N(int64(took))))
@@ -93,7 +92,7 @@ func TestDataScoreKill(t *testing.T) {
 		}
 		killed++
 		journal, _ := os.ReadFile(out + ".partial")
-		if n := bytes.Count(journal, []byte("\n")); n > 1 && n <= 40*50 {
+		if n := bytes.Count(journal, []byte("\n")); n > 1 && n <= bytes.Count(want, []byte("\n")) {
 			inside++
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -120,6 +121,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	hostile.Quick()
+	debug.SetGCPercent(400) // small runs leave much garbage
 	root, err := os.MkdirTemp("", "gad-cmd-")
 	if err != nil {
 		panic(err)

@@ -3,107 +3,133 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"gad/apps/collect/collecttest"
 	"gad/apps/session/sessiontest"
 	"gad/trainer/quality"
 )
 
-// manyRows writes a data file that takes a while to answer.
-func manyRows(t *testing.T, dir string) string {
+// held sends signals at once to a process that is stopped meanwhile, so that the second finds it at
+// work, and returns its exit status.
+func (p *process) held(t *testing.T, meanwhile func(), signals ...syscall.Signal) (code int) {
 	t.Helper()
-	rows := filepath.Join(dir, "rows.jsonl")
-	text := strings.Repeat(`{"content":"Add 1+2","teacher_response":"it is 3"}`+"\n", 400)
-	if err := os.WriteFile(rows, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return rows
-}
-
-// twice sends two signals at once, so that the second finds the process at work.
-func twice(p *process) {
-	for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGINT, syscall.SIGTERM,
-		syscall.SIGCONT} {
+	p.Process.Signal(syscall.SIGSTOP)
+	meanwhile()
+	for _, s := range append(signals, syscall.SIGCONT) {
 		p.Process.Signal(s)
 	}
+	return p.end(t, patience)
 }
 
-// Of two commands with one output the second is refused before it computes anything, by
-// the name of the first, and what the first says at a second signal is true.
-func TestOneMakerOfAnOutput(t *testing.T) {
+// Ctrl-C keeps the answers that are complete, and what is said at a second one is true: gad
+// generate resumes to the bytes of a command that was left alone, gad eval writes what it has. Of
+// two commands with one output the second is refused before it computes anything, by the name of
+// the first.
+func TestInterruptedAnswers(t *testing.T) {
 	path, f := built(t), ready(t)
 	dir := t.TempDir()
-	rows, student := manyRows(t, dir), f.path("sft", "global_step_60", "actor")
+	var many strings.Builder
+	for i := range 400 {
+		fmt.Fprintf(&many, `{"content":"Add %s2","teacher_response":"it is %s"}`+"\n",
+			strings.Repeat("1+", 1+i%7), strings.Repeat("x", i%5))
+	}
+	rows, student := filepath.Join(dir, "rows.jsonl"), f.path("sft", "global_step_60", "actor")
 	host, err := os.Hostname()
-	if err != nil {
+	if err = errors.Join(err, os.WriteFile(rows, []byte(many.String()), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	refused := func(p *process, out string, args []string) {
-		t.Helper()
-		want := fmt.Sprintf("gad: checkpoint: %s: in use by process %d on host %q: wait until it ends, or choose another name\n", out, p.Process.Pid, host)
-		if code, printed, said := gad(args...); code != exitUsage || said != want || printed != "" {
-			t.Errorf("exit status %d, prints %q, says %q, want %q", code, printed, said, want)
+	both := []string{"--model", student, "--data", rows, "--temperature", "2", "--threads", "1"}
+	// refused are other commands with the output of p.
+	refused := func(p *process, out string, lines ...[]string) func() {
+		return func() {
+			want := fmt.Sprintf("gad: checkpoint: %s: in use by process %d on host %q: wait until it ends, or choose another name\n", out, p.Process.Pid, host)
+			for _, args := range lines {
+				if code, printed, said := gad(args...); code != exitUsage || said != want ||
+					printed != "" {
+					t.Errorf("exit status %d, prints %q, says %q, want %q", code, printed, said, want)
+				}
+			}
 		}
 	}
 
-	out := filepath.Join(dir, "answers.jsonl")
-	generate := func(seed string) []string {
-		return []string{"generate", "--model", student, "--data", rows, "--output", out, "-n", "40",
-			"--max-new-tokens", "60", "--temperature", "2", "--threads", "1", "--seed", seed}
+	whole, out := filepath.Join(dir, "whole.jsonl"), filepath.Join(dir, "answers.jsonl")
+	generate := func(out string) []string {
+		return slices.Concat([]string{"generate", "-n", "4", "--max-new-tokens", "40", "--output",
+			out}, both)
 	}
-	for try := 0; ; try++ {
-		p := start(t, path, generate("1")...)
-		before := lines(out + ".partial")
-		wait(t, "some answers",
-			func() bool { return lines(out+".partial") > before+20 || lines(out) > 0 })
-		if try == 0 {
-			refused(p, out, generate("1"))
-			refused(p, out, generate("2"))
+	must(t, generate(whole)...)
+	const resume = " of 1600 answers are in %s.partial: run the same command to resume\n"
+	type interruption struct {
+		signals []syscall.Signal
+		code    int
+		says    []string
+	}
+	list := []interruption{
+		{[]syscall.Signal{syscall.SIGINT}, exitInterrupted, nil},
+		{[]syscall.Signal{syscall.SIGINT, syscall.SIGTERM}, exitFailed, []string{
+			"stopping; what is answered is kept, and the same command resumes; a second Ctrl-C stops at once\n",
+			"stopped at once by a second signal: "}},
+		{[]syscall.Signal{syscall.SIGKILL}, -1, nil},
+	}
+	for try := 0; try < len(list); try++ {
+		c := list[try]
+		p := start(t, path, generate(out)...)
+		from := lines(out + ".partial")
+		wait(t, "some answers", func() bool { return lines(out+".partial") > from+20 || ended(p) })
+		code := p.held(t, refused(p, out, generate(out), append(generate(out), "--seed", "2")),
+			c.signals...)
+		said := p.said.String()
+		if code == exitDone { // before the signal: all of it again
+			collecttest.Drop(t, out)
+			try = -1
+			continue
 		}
-		twice(p)
-		code, said := p.end(t, patience), p.said.String()
-		if code == exitInterrupted && try < 5 {
-			continue // the first signal was quicker
+		if code != c.code && (try != 1 || code != exitInterrupted) || // the first was quicker
+			code == c.code && slices.ContainsFunc(c.says, func(text string) bool {
+				return !strings.Contains(said, text)
+			}) || code >= 0 && (!strings.HasSuffix(said, fmt.Sprintf(resume, out)) ||
+			strings.Contains(said, "without saving")) ||
+			code == exitInterrupted && strings.Count(said, "gad: ") != 1 ||
+			try > 0 && !strings.Contains(said, "resuming, ") {
+			t.Fatalf("%v: exit status %d\n%s", c.signals, code, said)
 		}
-		want := " of 16000 answers are in " + out + ".partial: run the same command to resume\n"
-		if code != exitFailed || !strings.Contains(said, "stopping; what is answered is kept, and the same command resumes; a second Ctrl-C stops at once\n") ||
-			!strings.Contains(said, "stopped at once by a second signal: ") ||
-			!strings.HasSuffix(said, want) || strings.Contains(said, "without saving") {
+	}
+	must(t, generate(out)...) // the lock has ended with its process
+	if fileText(out) != fileText(whole) {
+		t.Error("an interrupted output has other bytes")
+	}
+
+	for try, signals := range [][]syscall.Signal{{syscall.SIGINT},
+		{syscall.SIGINT, syscall.SIGTERM}} {
+		out := filepath.Join(dir, fmt.Sprintf("eval%d.jsonl", try))
+		evaluate := slices.Concat([]string{"eval", "--max-response-length", "14", "--disc-steps",
+			"1000000", "--disc-seeds", "1", "--output", out}, both)
+		p := start(t, path, evaluate...)
+		// written once they are complete, before fresh discriminators
+		wait(t, "figures of the answers", func() bool {
+			return lines(out) == 400 && strings.Contains(fileText(out), `"teacher_nll":`) &&
+				strings.Contains(p.said.String(), "fresh discriminators (2 x 1")
+		})
+		code := p.held(t, refused(p, out, append(evaluate, "--seed", "2")), signals...)
+		said := p.said.String()
+		if first := code == exitStopped && strings.Contains(said, "\nROUGE-L") &&
+			strings.HasSuffix(said, "gad: eval: stopped: 400 of 400 answers are in "+out+"\n"); !first &&
+			(try == 0 || code != exitFailed || !strings.HasSuffix(said,
+				"stopped at once by a second signal: "+out+" has 400 answers, as they were before\n") ||
+				!strings.Contains(said, "stopping; complete answers are written to "+out+"; a second Ctrl-C stops at once, without that\n")) {
 			t.Errorf("exit status %d\n%s", code, said)
 		}
-		break
-	}
-	// The lock has ended with its process; what it said of the answers holds.
-	p := start(t, path, generate("1")...)
-	wait(t, "resuming",
-		func() bool { return strings.Contains(p.said.String(), "resuming, ") })
-	p.Process.Signal(syscall.SIGINT)
-	if code := p.end(t, patience); code != exitInterrupted {
-		t.Errorf("exit status %d\n%s", code, p.said.String())
-	}
-
-	out = filepath.Join(dir, "eval.jsonl")
-	evaluate := []string{"eval", "--model", student, "--data", rows, "--max-response-length", "14",
-		"--temperature", "2", "--output", out, "--threads", "1", "--disc-steps", "1000000",
-		"--disc-seeds", "1"}
-	p = start(t, path, evaluate...)
-	wait(t, "answers", func() bool { return lines(out) == 400 })
-	refused(p, out, append(evaluate, "--seed", "2"))
-	twice(p)
-	if code, said := p.end(t, patience), p.said.String(); code != exitStopped &&
-		(code != exitFailed ||
-			!strings.HasSuffix(said,
-				"stopped at once by a second signal: "+out+" has 400 answers, as they were before\n") ||
-			!strings.Contains(said, "stopping; complete answers are written to "+out+"; a second Ctrl-C stops at once, without that\n")) {
-		t.Errorf("exit status %d\n%s", code, said)
-	}
-	raw, err := os.ReadFile(out)
-	if err != nil || len(sessiontest.Lines[quality.Row](t, string(raw))) != 400 {
-		t.Errorf("%v: %d bytes are left", err, len(raw))
+		if got := sessiontest.Lines[quality.Row](t, fileText(out)); len(got) != 400 ||
+			got[7].Response == "" && got[8].Response == "" {
+			t.Errorf("%d rows are kept", len(got))
+		}
 	}
 }

@@ -172,7 +172,7 @@ func saving(run string) bool {
 func TestKill(t *testing.T) {
 	t.Parallel()
 	path, f := built(t), ready(t)
-	const steps = 12
+	steps := few(12, 6)
 	for i, k := range killables {
 		if i > 0 && !hostile.Long() {
 			continue // trainer's tests kill them within one process
@@ -263,7 +263,7 @@ func killAt(p *process, r *rand.Rand, run string, took time.Duration) {
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	path, f := built(t), ready(t)
-	steps := few(120, 30) // beside which the start is short
+	steps := few(120, 20) // beside which the start is short
 	args := func(run string) []string {
 		return stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"),
 			"--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "3",
@@ -355,8 +355,8 @@ func longStep(t *testing.T, f *fixture, run string, args ...string) []string {
 		0o644); err != nil {
 		t.Fatal(err)
 	}
-	return append(stage("sft", "--model", f.path("student"), "--data", rows, "--output", run),
-		append(args, "data.train_batch_size=30000")...)
+	return append(stage("sft", "--model", f.path("student"), "--data", rows, "--output", run,
+		"--threads", "1"), append(args, "data.train_batch_size=30000")...)
 }
 
 // A second signal ends the process at once, in the middle of a long step, and a

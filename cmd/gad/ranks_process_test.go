@@ -292,7 +292,7 @@ func TestRankSignalByScript(t *testing.T) {
 	}[:few(3, 1)] {
 		run := filepath.Join(t.TempDir(), "run")
 		// a step takes longer than mpirun's patience
-		args := append(longStep(t, f, run, "--steps", "20", "trainer.shards=2", "--threads", "1"),
+		args := append(longStep(t, f, run, "--steps", "20", "trainer.shards=2"),
 			"data.train_batch_size=12000")
 		p := rankedBy(t, by.command, 2, args...)
 		wait(t, "the first step",

@@ -14,6 +14,7 @@ import (
 
 	"gad/apps/judge/judgetest"
 	"gad/internal/endpoint/endpointtest"
+	"gad/internal/hostile"
 )
 
 // hasVowel is the rule of both checkers below, in the shell. An answer of the fixture's student has
@@ -57,7 +58,7 @@ func sortedKeys(m map[string]string) (list []string) {
 func TestRubricGame(t *testing.T) {
 	f := ready(t)
 	j := newJudged(t, "rubric", vowelReply, `{"grades": [["true"]]}`)
-	j.steps, j.tried = 3, 2
+	j.steps, j.tried = few(3, 2), 2
 	j.args = func(run string) []string {
 		return append([]string{"train", "--resume", f.path("warmup"), "--data",
 			f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", run, "--steps",
@@ -93,8 +94,10 @@ func TestRubricGame(t *testing.T) {
 	}
 	t.Setenv("JUDGE_KEY", "secret")
 
-	j.replay(t, "kept", "replayed", "checked")
-	j.kill(t, "checked", few(4, 2), first)
+	if hostile.Long() { // and of a journal with gaps: fault
+		j.replay(t, "kept", "replayed", "checked")
+	}
+	j.kill(t, "checked", few(4, 1), first)
 	j.fault(t)
 	gaps := metric(t, "faulty", "reward/unchecked_frac")
 	if most := slices.Max(gaps); most == 0 || slices.Min(gaps) == 1 {

@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// A study that runs two commands at a time is interrupted, and killed, at random times
-// and run again until it is done: one that was left alone has the same bits.
+// A study that runs two commands at a time is interrupted, and killed, at random times and run
+// again until it is done: one that was left alone, one command after the other, has the same bits.
 func TestStudyProcess(t *testing.T) {
 	t.Parallel()
 	path, f := built(t), ready(t)
 	dir := t.TempDir()
-	whole, err := sideBySide()
+	whole, err := inTurn()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestStudyProcess(t *testing.T) {
 			t.Fatalf("exit status %d\n%s", code, said)
 		}
 	}
-	equalStudies(t, dir, whole)
+	equalStudies(t, dir, whole.dir)
 	if stopped == 0 || killed == 0 {
 		t.Errorf("%d interrupted, %d killed: the test shows too little", stopped, killed)
 	}

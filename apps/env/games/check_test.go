@@ -61,11 +61,10 @@ done
 // can fork.
 const forker = `while read -r line; do
   id=${line#*'"id":'}; id=${id%%[,\}]*}
-  n=${line#*'"turns":'}; n=${n%%[,\}]*}
   case $line in
   *'"hello"'*) echo '{"name":"forker","version":1,"episodes":EPISODES,"fork":true}' ;;
   *'"reset"'*) eval "n_$id=0"; echo '{"id":'$id',"append":[{"role":"user","content":"Go."}]}' ;;
-  *'"fork"'*) FORK ;;
+  *'"fork"'*) n=${line#*'"turns":'}; n=${n%%[,\}]*}; FORK ;;
   *'"step"'*)
     eval "n=\$((n_$id+1)); n_$id=\$n"
     if [ $n -eq 6 ]; then echo '{"id":'$id',"done":true}'
