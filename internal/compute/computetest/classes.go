@@ -328,7 +328,7 @@ func (s *suite) uses(w *compute.Param, grad bool) (all []use) {
 		rows = rows[:3]
 	}
 	for i, N := range rows {
-		if s.Few && (i+bits.OnesCount(s.compared))%2 > 0 {
+		if s.Few && (i+bits.OnesCount(s.dev.compared))%2 > 0 {
 			continue
 		}
 		rows := s.empty(compute.Wide, N*I)
@@ -384,7 +384,7 @@ func (s *suite) uses(w *compute.Param, grad bool) (all []use) {
 func (s *suite) sameUses(what string, w, like *compute.Param, grad bool) {
 	s.t.Helper()
 	seed := s.rng.Uint64()
-	s.compared++
+	s.dev.compared++
 	s.seed(seed)
 	got := s.uses(w, grad)
 	s.seed(seed)

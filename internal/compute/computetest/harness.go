@@ -78,7 +78,8 @@ func (c Contract) shapes(all ...[2]int) (some [][2]int) {
 // device is the backend under test, which knows what a test has allocated and not freed.
 type device struct {
 	compute.Backend
-	live []compute.Tensor
+	live     []compute.Tensor
+	compared uint // pairs of matrices, by sameUses
 }
 
 // Alloc allocates on the backend.
@@ -120,8 +121,6 @@ type suite struct {
 	rng   *rand.Rand
 	trace [][]float32 // all results in order, to compare two runs
 	names []string
-
-	compared uint // calls of sameUses
 }
 
 // value is one tensor of a case, on the host.
