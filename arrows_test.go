@@ -3,8 +3,6 @@ package gad_test
 import (
 	"fmt"
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"go/types"
 	"io/fs"
 	"os"
@@ -100,28 +98,27 @@ func tangled(t *testing.T, root fs.FS) (complaints []string) {
 func countArrows(t *testing.T, root fs.FS, names []string) int {
 	t.Helper()
 	var list []*ast.File
-	pos := token.NewFileSet()
 	for _, name := range names {
 		text, err := fs.ReadFile(root, name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		file, err := parser.ParseFile(pos, name, text, 0)
-		if err != nil {
-			t.Fatal(err)
+		p := parse(name, text)
+		if p.err != nil {
+			t.Fatal(p.err)
 		}
-		list = append(list, file)
+		list = append(list, p.file)
 	}
 	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
 	// Other packages are empty, which leaves errors, but the names of this one are found.
 	check := types.Config{Importer: empty{}, Error: func(error) {}}
-	pkg, _ := check.Check(path.Dir(names[0]), pos, list, info)
+	pkg, _ := check.Check(path.Dir(names[0]), positions, list, info)
 	arrows := map[[2]string]bool{}
 	for id, o := range info.Uses {
 		if o.Pkg() != pkg || !o.Pos().IsValid() {
 			continue
 		}
-		from, to := pos.File(id.Pos()).Name(), pos.File(o.Pos()).Name()
+		from, to := positions.File(id.Pos()).Name(), positions.File(o.Pos()).Name()
 		if from != to {
 			arrows[[2]string{from, to}] = true
 		}

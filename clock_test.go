@@ -44,12 +44,15 @@ func TestNoTestRacesTheClock(t *testing.T) {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
-		fset := token.NewFileSet()
-		file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+		text, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
-		for where, waits := range racing(file) {
+		p := parse(path, text)
+		if p.err != nil {
+			return p.err
+		}
+		for where, waits := range racing(p.file) {
 			if where = path + " " + where; reasons[where] == "" {
 				t.Errorf("%s: %s: wait for an event, with a limit of a minute, or say in %s why no machine is too slow for it",
 					where, strings.Join(waits, ", "), list)

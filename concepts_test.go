@@ -72,7 +72,7 @@ var questions = []struct {
 }
 
 func TestConceptsOfARoom(t *testing.T) {
-	for _, complaint := range crowded(t, os.DirFS("."), map[string]*parsed{}) {
+	for _, complaint := range crowded(t, os.DirFS(".")) {
 		t.Error(complaint)
 	}
 }
@@ -94,29 +94,31 @@ func TestConceptsSeesViolations(t *testing.T) {
 	for i := range concepts["trainer.Trainer"].methods + 1 {
 		more += fmt.Sprintf("func (t *Trainer) more%d() {}\n", i)
 	}
-	known := map[string]*parsed{}
-	whole := crowded(t, os.DirFS("."), known)
-	for _, c := range []struct{ file, source, want string }{
-		{"data/bad.go", fields, "data.crowd has 31 fields, more than 30"},
-		{"data/bad.go", methods, "data.crowd has 61 methods, more than 60"},
-		{"trainer/bad.go", more, "trainer.Trainer has "},
-		{"trainer/bad.go", asks("_ = t.Stage", 11), "which stage a run is of is asked at "},
-		{"trainer/bad.go", asks("_ = t.stage.(*game)", 3), "which stage or form is at hand is "},
-		{"trainer/bad.go", asks("_ = chunks.On()", 3), "which form an answer has is asked at "},
+	files := fstest.MapFS{}
+	var wants []string
+	for i, c := range []struct{ pkg, source, want string }{
+		{"data", fields, "data.crowd has 31 fields, more than 30"},
+		{"data", methods, "data.crowd has 61 methods, more than 60"},
+		{"trainer", more, "trainer.Trainer has "},
+		{"trainer", asks("_ = t.Stage", 11), "which stage a run is of is asked at "},
+		{"trainer", asks("_ = t.stage.(*game)", 3), "which stage or form is at hand is "},
+		{"trainer", asks("_ = chunks.On()", 3), "which form an answer has is asked at "},
 	} {
-		found := crowded(t, over{os.DirFS("."), fstest.MapFS{c.file: {Data: []byte(c.source)}}},
-			known)
-		said := func(s string) bool { return strings.HasPrefix(s, c.want) }
+		files[fmt.Sprintf("%s/bad%d.go", c.pkg, i)] = &fstest.MapFile{Data: []byte(c.source)}
+		wants = append(wants, c.want)
+	}
+	whole, found := crowded(t, os.DirFS(".")), crowded(t, over{os.DirFS("."), files})
+	for _, want := range wants {
+		said := func(s string) bool { return strings.HasPrefix(s, want) }
 		if slices.ContainsFunc(whole, said) || !slices.ContainsFunc(found, said) {
-			t.Errorf("%s: want a complaint that begins with %q, got %q", c.file, c.want, found)
+			t.Errorf("want a complaint that begins with %q, got %q", want, found)
 		}
 	}
 }
 
 // crowded lists the types and questions of the module at root that pass their bounds, and rows of
-// concepts whose type is no longer large or not there. It parses only files whose text is not in
-// known, where it puts them.
-func crowded(t *testing.T, root fs.FS, known map[string]*parsed) (complaints []string) {
+// concepts whose type is no longer large or not there.
+func crowded(t *testing.T, root fs.FS) (complaints []string) {
 	t.Helper()
 	fields, methods := map[string]int{}, map[string]int{}
 	asked := make([][]string, len(questions))
@@ -137,7 +139,7 @@ func crowded(t *testing.T, root fs.FS, known map[string]*parsed) (complaints []s
 		if err != nil {
 			return err
 		}
-		p := parseOnce(name, text, known)
+		p := parse(name, text)
 		if p.err != nil {
 			return p.err
 		}

@@ -336,10 +336,11 @@ func TestLayoutSeesViolations(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow: left out with -short")
 	}
-	known := map[string]*parsed{}
-	whole := inspectWith(t, os.DirFS("."), known)
-	// Cases of one file are in turn, others are looked at together.
+	whole := inspect(t, os.DirFS("."))
+	// Cases of one file are in turn, others are looked at together: so each bad one has a name of
+	// its own.
 	var turns [][]violation
+	var names []string
 	for _, c := range []violation{
 		{"internal/stray/a.go", "// Package stray is.\npackage stray",
 			"internal/stray: not in the map"},
@@ -406,6 +407,10 @@ func TestLayoutSeesViolations(t *testing.T) {
 		{"go.mod", "module gad\n\nrequire (\n\texample.com/new v1.0.0\n)\n",
 			"go.mod: requires example.com/new"},
 	} {
+		name := fmt.Sprintf("/bad%d", len(names))
+		names = append(names, name)
+		c.file, c.want = strings.Replace(c.file, "/bad", name, 1),
+			strings.Replace(c.want, "/bad", name, 1)
 		turn := slices.IndexFunc(turns, func(with []violation) bool {
 			return !slices.ContainsFunc(with, func(o violation) bool { return o.file == c.file })
 		})
@@ -419,7 +424,7 @@ func TestLayoutSeesViolations(t *testing.T) {
 		for _, c := range cases {
 			files[c.file] = &fstest.MapFile{Data: []byte(c.source)}
 		}
-		broken := inspectWith(t, over{os.DirFS("."), files}, known)
+		broken := inspect(t, over{os.DirFS("."), files})
 		for _, c := range cases {
 			if !slices.ContainsFunc(broken, func(s string) bool {
 				return strings.HasPrefix(s, c.want) && !slices.Contains(whole, s)
@@ -433,7 +438,7 @@ func TestLayoutSeesViolations(t *testing.T) {
 	may := house[floor]
 	defer func() { house[floor] = may }()
 	house[floor] = "data"
-	if broken := inspectWith(t, os.DirFS("."), known); !slices.ContainsFunc(broken,
+	if broken := inspect(t, os.DirFS(".")); !slices.ContainsFunc(broken,
 		func(s string) bool { return strings.Contains(s, "internal is the ground floor") }) {
 		t.Errorf("%s may import data, and nobody complains: %q", floor, broken)
 	}
@@ -482,13 +487,7 @@ func (o over) Stat(name string) (fs.FileInfo, error) {
 // inspect lists what breaks the rules in the module at root.
 func inspect(t *testing.T, root fs.FS) []string {
 	t.Helper()
-	return inspectWith(t, root, map[string]*parsed{})
-}
-
-// inspectWith is inspect, and parses only files whose text is not in known, where it puts them.
-func inspectWith(t *testing.T, root fs.FS, known map[string]*parsed) []string {
-	t.Helper()
-	in := inspection{root: root, known: known, seen: map[string]bool{}, used: map[string]bool{},
+	in := inspection{root: root, seen: map[string]bool{}, used: map[string]bool{},
 		docs: map[string]int{}}
 	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -520,7 +519,6 @@ func inspectWith(t *testing.T, root fs.FS, known map[string]*parsed) []string {
 // parsed is a file of Go and the text that it was parsed from.
 type parsed struct {
 	text []byte
-	pos  *token.FileSet
 	file *ast.File
 	err  error
 
@@ -528,9 +526,22 @@ type parsed struct {
 	changes []*ast.SelectorExpr
 }
 
+// positions are those of all files that were parsed, and trees what they were parsed to, by name.
+// Tests of this package that parse run one after the other.
+var (
+	positions = token.NewFileSet()
+	trees     = map[string]*parsed{}
+)
+
+// parse returns the file of that name and text. It is parsed anew where its text is another than
+// the last time.
 func parse(name string, text []byte) *parsed {
-	p := &parsed{text: text, pos: token.NewFileSet()}
-	p.file, p.err = parser.ParseFile(p.pos, name, text,
+	if p := trees[name]; p != nil && bytes.Equal(p.text, text) {
+		return p
+	}
+	p := &parsed{text: text}
+	trees[name] = p
+	p.file, p.err = parser.ParseFile(positions, name, text,
 		parser.ParseComments|parser.SkipObjectResolution)
 	if p.err != nil {
 		return p
@@ -547,19 +558,8 @@ func parse(name string, text []byte) *parsed {
 	return p
 }
 
-// parseOnce returns the file of known, parsed anew and put there where its text is another.
-func parseOnce(name string, text []byte, known map[string]*parsed) *parsed {
-	p := known[name]
-	if p == nil || !bytes.Equal(p.text, text) {
-		p = parse(name, text)
-		known[name] = p
-	}
-	return p
-}
-
 type inspection struct {
 	root       fs.FS
-	known      map[string]*parsed // by name
 	complaints []string
 	seen       map[string]bool // packages
 	used       map[string]bool // "package imported", tests apart
@@ -588,7 +588,7 @@ func (in *inspection) source(name string) error {
 	if err != nil {
 		return err
 	}
-	p := parseOnce(name, text, in.known)
+	p := parse(name, text)
 	if p.err != nil {
 		in.complain("%v", p.err)
 		return nil
@@ -724,7 +724,7 @@ func (in *inspection) writes(p *parsed) {
 	}
 	for _, s := range p.changes {
 		x, ok := s.X.(*ast.Ident)
-		at := p.pos.Position(s.Pos())
+		at := positions.Position(s.Pos())
 		switch {
 		case ok && watched(packages[x.Name]):
 			in.complain("%s:%d: %s.%s: only internal/vfs changes files: use it, so that faults can be injected", at.Filename, at.Line, packages[x.Name], s.Sel.Name)

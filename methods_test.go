@@ -2,10 +2,9 @@ package gad_test
 
 import (
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -36,7 +35,6 @@ var uncalled = map[string]string{
 // Packages for tests are left out.
 func TestMethodsAreCalled(t *testing.T) {
 	declared, named := map[string]string{}, map[string]bool{}
-	files := token.NewFileSet()
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -48,15 +46,19 @@ func TestMethodsAreCalled(t *testing.T) {
 		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return nil
 		}
-		f, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
+		text, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
-		ast.Inspect(f, func(n ast.Node) bool {
+		p := parse(filepath.ToSlash(path), text)
+		if p.err != nil {
+			return p.err
+		}
+		ast.Inspect(p.file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.FuncDecl:
 				if n.Recv != nil && !strings.HasSuffix(dir, "test") {
-					declared[dir+"."+n.Name.Name] = files.Position(n.Pos()).String()
+					declared[dir+"."+n.Name.Name] = positions.Position(n.Pos()).String()
 				}
 			case *ast.SelectorExpr:
 				named[n.Sel.Name] = true

@@ -3,10 +3,10 @@ package gad_test
 import (
 	"fmt"
 	"go/ast"
-	"go/parser"
 	"go/token"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -89,7 +89,6 @@ type wording struct {
 // nouns, functions are named for what they do or return, and a package of many files has a map of
 // them.
 func TestWordsOfFunctions(t *testing.T) {
-	set := token.NewFileSet()
 	packages := map[string]*wording{}
 	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -101,10 +100,15 @@ func TestWordsOfFunctions(t *testing.T) {
 		if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
 			return nil
 		}
-		f, err := parser.ParseFile(set, file, nil, parser.ParseComments|parser.SkipObjectResolution)
+		text, err := os.ReadFile(file)
 		if err != nil {
 			return err
 		}
+		p := parse(filepath.ToSlash(file), text)
+		if p.err != nil {
+			return p.err
+		}
+		f := p.file
 		dir := filepath.ToSlash(filepath.Dir(file))
 		if packages[dir] == nil {
 			packages[dir] = &wording{}
@@ -113,7 +117,7 @@ func TestWordsOfFunctions(t *testing.T) {
 			packages[dir].made = append(packages[dir].made, filepath.Base(file))
 			return nil
 		}
-		packages[dir].read(set, f, filepath.Base(file))
+		packages[dir].read(positions, f, filepath.Base(file))
 		return nil
 	})
 	if err != nil {

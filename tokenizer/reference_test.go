@@ -75,8 +75,21 @@ type expected struct {
 	} `json:"attacks"`
 }
 
+// fixtures is what readExpected has read, by shape.
+var fixtures sync.Map
+
+type fixture struct {
+	tok *Tokenizer
+	e   *expected
+}
+
+// readExpected returns a shape's tokenizer, which tests share and leave as it is, and what is
+// expected of it.
 func readExpected(t testing.TB, shape string) (*Tokenizer, *expected) {
 	t.Helper()
+	if f, ok := fixtures.Load(shape); ok {
+		return f.(fixture).tok, f.(fixture).e
+	}
 	tok, err := Load(filepath.Join(testdata, shape))
 	if err != nil {
 		t.Fatal(err)
@@ -89,6 +102,7 @@ func readExpected(t testing.TB, shape string) (*Tokenizer, *expected) {
 	if err := json.Unmarshal(data, e); err != nil {
 		t.Fatal(err)
 	}
+	fixtures.Store(shape, fixture{tok, e})
 	return tok, e
 }
 
@@ -183,7 +197,7 @@ func TestReferenceRandomTexts(t *testing.T) {
 func TestReferenceLongText(t *testing.T) {
 	t.Parallel()
 	for i, shape := range shapes {
-		if testing.Short() && shape != "llama3" || !hostile.InTurn(i, 0, 2) {
+		if testing.Short() && shape != "llama3" || !hostile.InTurn(i, 1, 3) {
 			continue
 		}
 		tok, e := readExpected(t, shape)
@@ -261,13 +275,17 @@ func blocks(form string, step rune, f func(text string)) {
 }
 
 // TestReferenceEveryCodePoint holds the class and the normal form of each code
-// point of Unicode to the reference.
+// point of Unicode to the reference. Without GAD_LONG the pieces are those of one shape, and
+// another's ids are.
 func TestReferenceEveryCodePoint(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("some seconds")
 	}
-	for _, shape := range shapes[:hostile.Share(len(shapes))] {
+	for i, shape := range shapes {
+		if !hostile.InTurn(i, 0, len(shapes)) {
+			continue
+		}
 		tok, e := readExpected(t, shape)
 		got := digest(func(yield func([]int32)) {
 			blocks("*'*x* *1", e.PointStep, func(text string) { yield(tok.lengths(text)) })
@@ -473,7 +491,11 @@ func TestEndTokens(t *testing.T) {
 }
 
 func TestConcurrentUse(t *testing.T) {
-	tok, e := readExpected(t, "qwen2")
+	_, e := readExpected(t, "qwen2")
+	tok, err := Load(filepath.Join(testdata, "qwen2")) // whose words are not known yet
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := map[string][]int32{}
 	for _, c := range e.Texts {
 		want[c.Text] = c.IDs

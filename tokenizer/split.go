@@ -23,6 +23,10 @@ const (
 // probeTime bounds the trial of an unknown pattern; a sane one takes some milliseconds.
 const probeTime = 10 * time.Second
 
+// matchTime bounds each match of the trial, by the clock of a machine that may be busy; a variable
+// for tests.
+var matchTime = 2 * time.Second
+
 // splitter cuts s into consecutive pieces that together are s, and calls emit with each in order.
 type splitter func(s string, emit func(piece string))
 
@@ -56,7 +60,7 @@ func newFinder(pattern string) (finder, error) {
 	}
 	// Encode has no error to give, so a pattern that explodes is refused here: slow on runs of any
 	// of these characters. (It may still be slow on other texts.)
-	re.MatchTimeout = 2 * time.Second // by the clock, of a machine that may be busy
+	re.MatchTimeout = matchTime
 	start := time.Now()
 	for _, unit := range []string{"a", "A", "1", " ", "\n", "\t", "'", "!", "é", "字", "a ", "a1",
 		"\u0301", " \n"} {

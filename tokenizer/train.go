@@ -79,10 +79,13 @@ func (o *TrainOptions) Validate() error {
 }
 
 const (
-	trainBlock   = 1 << 20  // bytes of corpus cut into words at a time
-	trainLine    = 16 << 20 // bytes without a line to cut at before a cut is made anyway
-	trainWordLen = 256      // bytes of the longest word learned from: longer ones are cut
+	trainBlock   = 1 << 20 // bytes of corpus cut into words at a time
+	trainWordLen = 256     // bytes of the longest word learned from: longer ones are cut
 )
+
+// trainLine is how many bytes without a line to cut at are held before a cut is made anyway; a
+// variable for tests.
+var trainLine = 16 << 20
 
 // Train learns a byte-level BPE (Sennrich et al., arXiv 1508.07909) from a
 // text in UTF-8, with the pre-tokenizer and normalizer (NFC) of Qwen2. Ids 0 to

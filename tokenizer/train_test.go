@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"gad/internal/hostile"
 )
 
 // corpusText is a text of n lines made of syllables.
@@ -178,18 +180,19 @@ func TestTrainRefuses(t *testing.T) {
 	}
 }
 
-// TestTrainWithoutLines: a corpus of one line is cut between characters.
+// TestTrainWithoutLines: a corpus of one line is cut between characters. Nothing else trains beside
+// it.
 func TestTrainWithoutLines(t *testing.T) {
-	t.Parallel()
+	if !hostile.Long() {
+		defer func(n int) { trainLine = n }(trainLine)
+		trainLine /= 16 // the first cut is not at a multiple of a character
+	}
 	defer func(start time.Time) {
 		if d := time.Since(start); d > time.Minute {
 			t.Errorf("took %v", d)
 		}
 	}(time.Now())
 	corpus := strings.Repeat("日本語のテキスト", (trainLine+3*trainBlock)/24)
-	if testing.Short() {
-		corpus = corpus[:trainBlock/16*9]
-	}
 	counts, err := countWords(strings.NewReader(corpus), nil)
 	if err != nil {
 		t.Fatal(err)

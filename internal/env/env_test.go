@@ -197,10 +197,20 @@ var quick = []time.Duration{time.Millisecond, 2 * time.Millisecond, 4 * time.Mil
 
 const fake = `FAKE=yes "$GAD"`
 
+// pools counts the pools at hand: tests run side by side, and only what is there when the last has
+// ended is left.
+var pools struct {
+	sync.Mutex
+	open int
+}
+
 // pool is a pool of the tests' environment, which leaves no goroutine and no process.
 func pool(t *testing.T, command string, workers int, timeout time.Duration) *Pool {
 	t.Helper()
-	before, alone := runtime.NumGoroutine(), len(children(t)) == 0
+	before := runtime.NumGoroutine()
+	pools.Lock()
+	pools.open++
+	pools.Unlock()
 	p, err := open(context.Background(),
 		Options{Command: command, Workers: workers, Timeout: timeout}, time.Minute, quick)
 	if err != nil {
@@ -218,7 +228,12 @@ func pool(t *testing.T, command string, workers int, timeout time.Duration) *Poo
 			buf := make([]byte, 1<<16)
 			t.Errorf("%d goroutines, were %d\n%s", n, before, buf[:runtime.Stack(buf, true)])
 		}
-		if left := children(t); alone && len(left) > 0 {
+		pools.Lock()
+		defer pools.Unlock()
+		if pools.open--; pools.open > 0 {
+			return
+		}
+		if left := children(t); len(left) > 0 {
 			t.Errorf("processes are left: %q", left)
 		}
 	})
@@ -449,16 +464,16 @@ func TestNoEnvironment(t *testing.T) {
 		`echo '{"name":"x","version":1}'; sleep 9`:              `"{\"name\":\"x\",\"version\":1}" is no hello` + want,
 		`echo '{"name":"","version":1,"episodes":1}'; sleep 9`:  `"{\"name\":\"\",\"version\":1,\"episodes\":1}" is no hello` + want,
 		"echo hello; sleep 9":                                   `"hello" is not JSON: print one JSON object a line; messages for people go to standard error` + want,
-		"head -c 50000000 /dev/zero; sleep 60":                  "no hello within 2s",
+		"head -c 50000000 /dev/zero; sleep 60":                  "no hello within 500ms",
 		"yes":                                                   `"y" is not JSON: print one JSON object a line; messages for people go to standard error` + want,
-		"sleep 60":                                              "no hello within 2s",
-		"trap '' TERM HUP; sleep 60 & sleep 60":                 "no hello within 2s",
+		"sleep 60":                                              "no hello within 500ms",
+		"trap '' TERM HUP; sleep 60 & sleep 60":                 "no hello within 500ms",
 	} {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
 			begun, limit := time.Now(), time.Minute
 			if strings.HasPrefix(says, "no hello within") { // whatever else comes may take longer
-				limit = 2 * time.Second
+				limit = 500 * time.Millisecond
 			}
 			p, err := open(context.Background(),
 				Options{Command: command, Workers: 2, Timeout: time.Minute}, limit, quick)
@@ -484,6 +499,7 @@ func TestCrashes(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"exit", "kill", "hang", "close", "half"} {
 		t.Run(how, func(t *testing.T) {
+			t.Parallel() // they mostly wait
 			limit := 20 * time.Second
 			if how == "hang" || how == "close" {
 				if limit = 2 * time.Second; testing.Short() {

@@ -66,8 +66,11 @@ func (s *suite) headUses(w *compute.Param) (names []string, results [][]float32)
 	}
 	D, V := w.Cols, w.Vocab()
 	counts := []int{1, 7, 40}
-	if s.Slow {
+	switch {
+	case s.Slow:
 		counts = counts[:2]
+	case s.Few:
+		counts = []int{1, 40}
 	}
 	for _, N := range counts {
 		h, dh := s.narrow(s.round(s.normal(N*D))), s.narrow(s.round(s.normal(N*D)))

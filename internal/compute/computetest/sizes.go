@@ -284,6 +284,7 @@ func (s *suite) sampleSizes() {
 	if s.Slow || testing.Short() {
 		most = 3
 	}
+	var wd []float32
 	for _, of := range []struct {
 		V, R int
 		compute.Sampling
@@ -295,7 +296,10 @@ func (s *suite) sampleSizes() {
 		{262144, 2, compute.Sampling{Temperature: 1}},
 	} {
 		V, R, c := of.V, of.R, of.Sampling
-		wd, hd := s.round(s.normal(V*D)), s.round(s.normal(R*D))
+		if len(wd) != V*D {
+			wd = s.round(s.normal(V * D))
+		}
+		hd := s.round(s.normal(R * D))
 		ids, logp, want, u :=
 			make([]int32, R), make([]float32, R), make([]int32, R), make([]float64, R)
 		z, p := make([]float32, V), make([]float64, V)

@@ -7,18 +7,13 @@ import (
 	"testing"
 
 	"gad/internal/compute"
+	"gad/internal/hostile"
 )
 
-// TestCodes: what is looked up is what compute.Moments counts: for numbers about each edge,
-// those at the ends of a cell, and random ones.
+// TestCodes: what each variant looks up is what compute.Moments counts: for numbers about each
+// edge, those at the ends of a cell, and random ones.
 func TestCodes(t *testing.T) {
 	t.Parallel()
-	for _, k := range available() {
-		t.Run(k.name, func(t *testing.T) { testCodes(t, k) })
-	}
-}
-
-func testCodes(t *testing.T, k *kernels) {
 	for name, by := range map[string]struct {
 		fast *codes
 		slow *compute.Moments
@@ -45,7 +40,7 @@ func testCodes(t *testing.T, k *kernels) {
 			one(math.Float32frombits(upper<<16 | 0xffff))
 		}
 		rng := rand.New(rand.NewPCG(1, 2))
-		for range 200000 {
+		for range hostile.Share(200000) {
 			one(math.Float32frombits(rng.Uint32()))
 			one(float32(2*rng.Float64() - 1))
 		}
@@ -58,17 +53,22 @@ func testCodes(t *testing.T, k *kernels) {
 			t.Helper()
 			for n := 16; len(x) > 0; n = n%37 + 1 {
 				n = min(n, len(x))
-				got := make([]uint8, n+1)
-				got[n] = 77
-				by.fast.encode(k, got[:n], x, most)
-				for i := range n {
-					if want := by.slow.Encode(x[i] / most); got[i] != want {
-						t.Fatalf("%s: code of %v/%v (%#x) is %d, want %d", name, x[i], most,
-							math.Float32bits(x[i]/most), got[i], want)
-					}
+				got, want := make([]uint8, n+1), make([]uint8, n)
+				for i := range want {
+					want[i] = by.slow.Encode(x[i] / most)
 				}
-				if got[n] != 77 {
-					t.Fatalf("%s: %d codes: wrote beyond them", name, n)
+				for _, k := range available() {
+					got[n] = 77
+					by.fast.encode(k, got[:n], x, most)
+					for i, code := range want {
+						if got[i] != code {
+							t.Fatalf("%s: %s: code of %v/%v (%#x) is %d, want %d", k.name, name,
+								x[i], most, math.Float32bits(x[i]/most), got[i], code)
+						}
+					}
+					if got[n] != 77 {
+						t.Fatalf("%s: %s: %d codes: wrote beyond them", k.name, name, n)
+					}
 				}
 				x = x[n:]
 			}
@@ -101,7 +101,9 @@ func testCodes(t *testing.T, k *kernels) {
 		odd := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 3,
 			math.Float32frombits(math.MaxUint32)}
 		for _, most := range odd {
-			by.fast.encode(k, make([]uint8, 25), slices.Repeat(odd, 5), most)
+			for _, k := range available() {
+				by.fast.encode(k, make([]uint8, 25), slices.Repeat(odd, 5), most)
+			}
 		}
 
 		all, back := make([]uint8, 256), make([]float32, 257)
@@ -109,15 +111,17 @@ func testCodes(t *testing.T, k *kernels) {
 			all[i] = uint8(255 - i)
 		}
 		for _, n := range []int{0, 1, 15, 16, 17, 255, 256} {
-			back[n] = 77
-			by.fast.decode(k, back[:n], all[:n], 0.37)
-			for i, x := range back[:n] {
-				if want := by.slow.Value[255-i] * 0.37; x != want {
-					t.Fatalf("%s: code %d is %v, want %v", name, 255-i, x, want)
+			for _, k := range available() {
+				back[n] = 77
+				by.fast.decode(k, back[:n], all[:n], 0.37)
+				for i, x := range back[:n] {
+					if want := by.slow.Value[255-i] * 0.37; x != want {
+						t.Fatalf("%s: %s: code %d is %v, want %v", k.name, name, 255-i, x, want)
+					}
 				}
-			}
-			if back[n] != 77 {
-				t.Fatalf("%s: %d numbers: wrote beyond them", name, n)
+				if back[n] != 77 {
+					t.Fatalf("%s: %s: %d numbers: wrote beyond them", k.name, name, n)
+				}
 			}
 		}
 	}

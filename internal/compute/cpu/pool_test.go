@@ -21,7 +21,7 @@ func TestPoolSleep(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))))
 	rounds := *poolRuns / 8
 	if !hostile.Long() {
-		rounds /= 4
+		rounds /= 8
 	}
 	p := newPool(1, 0)
 	p.parked, p.wake = make([]atomic.Bool, 2), []chan struct{}{nil, make(chan struct{}, 1)}
@@ -78,6 +78,8 @@ func TestPoolEnds(t *testing.T) {
 			u := &usage{runs: *poolRuns, workers: max(threads, 2)}
 			if testing.Short() {
 				u.runs /= 10
+			} else {
+				u.runs = hostile.Share(u.runs)
 			}
 			done := make(chan error, 1)
 			go func() { done <- u.make() }()
