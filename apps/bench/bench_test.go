@@ -28,7 +28,7 @@ func TestRun(t *testing.T) {
 		t.Skip("measures memory's bandwidth")
 	}
 	r, err := Run(Options{Open: open, Name: "tiny", Config: tiny, Load: tinyLoad,
-		Budget: 2 * time.Second})
+		Budget: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestRunLoRA(t *testing.T) {
 	stages := func(rank int) []Stage {
 		load := tinyLoad
 		load.Rank = rank
-		for budget := time.Second / 2; ; budget *= 2 {
+		for budget := time.Second / 4; ; budget *= 2 {
 			r, err := Run(Options{Open: open, Name: "tiny", Config: tiny, Load: load,
 				What: []string{"stages"}, Budget: budget})
 			if err != nil {

@@ -46,9 +46,9 @@ func TestCollectLogprobs(t *testing.T) {
 				return 7
 			case "long":
 				return edited(text, func(token map[string]any) {
-					token["token"] = strings.Repeat("x", 1<<20)
+					token["token"] = strings.Repeat("x", 1<<18)
 					other := token["top_logprobs"].([]any)[1].(map[string]any)
-					other["bytes"] = slices.Repeat([]int{120}, 1<<20)
+					other["bytes"] = slices.Repeat([]int{120}, 1<<18)
 				})
 			}
 			return whole(text, 2)
@@ -81,8 +81,8 @@ func TestCollectLogprobs(t *testing.T) {
 	if got := rows[0].Logprobs.String(); got != good {
 		t.Errorf("%s\nwant %s", got, good)
 	}
-	if l := rows[9].Logprobs[1]; len(l) != 3 || len(l[1].Bytes) != 1<<20 {
-		t.Errorf("a token of 1 MiB: %.200v", l)
+	if l := rows[9].Logprobs[1]; len(l) != 3 || len(l[1].Bytes) != 1<<18 {
+		t.Errorf("a token of 256 KiB: %.200v", l)
 	}
 	raw, err := os.ReadFile("rows.jsonl.journal")
 	if err != nil || !strings.Contains(string(raw), `"logprobs":`+good) ||

@@ -213,7 +213,7 @@ func TestServerFaults(t *testing.T) {
 	s.Token = "hf_secrettoken"
 	counts := map[string][2]int{}
 	for i, f := range serverFaults() {
-		if testing.Short() && i%9 != 0 || !hostile.Long() && i%3 != 0 {
+		if testing.Short() && i%9 != 0 || !hostile.Long() && i%5 != 0 {
 			continue
 		}
 		cache := filepath.Join(t.TempDir(), "hub")

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/internal/hostile"
 	"gad/tokenizer"
 )
 
@@ -132,7 +133,8 @@ func TestParserOnAnyAnswer(t *testing.T) {
 		hermesOpen + `{"name":"k","arguments":{}}`, hermesOpen + `{"name":"l","arguments":{}}` + hermesClose, `{"name":"h","arguments":"{}"}`, "{", "}", `"`, `\`, "[", "]",
 		" ", "\n", ";", "a", "<", "</tool", "tool_call>", "<|python", "ü", ":", `"name"`, "1"}
 	calls := 0
-	for range 20000 {
+	cases := hostile.Share(20000)
+	for range cases {
 		var b strings.Builder
 		for range 1 + rng.IntN(14) {
 			b.WriteString(bits[rng.IntN(len(bits))])
@@ -169,7 +171,7 @@ func TestParserOnAnyAnswer(t *testing.T) {
 			}
 		}
 	}
-	if calls < 1000 {
+	if calls < cases/20 {
 		t.Errorf("%d calls: the test shows little", calls)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"gad/internal/hostile"
 	"gad/model"
 	"gad/tokenizer"
 )
@@ -134,7 +135,7 @@ func TestStreamedIsWhole(t *testing.T) {
 	r := run(t, Options{})
 	rng := rand.New(rand.NewPCG(3, 4))
 	ends := map[string]int{}
-	for i := range 40 {
+	for i := range hostile.Share(80) {
 		body := fmt.Sprintf(`"seed":%d,"max_tokens":%d,"n":%d,"temperature":%g,"ignore_eos":%t`, i, 1+rng.IntN(40), 1+rng.IntN(3), []float64{0, 0.8, 1.5}[i%3], i%2 == 0)
 		path, ask := "/v1/completions", fmt.Sprintf(`{"prompt":["Hä 世","x"],"echo":%t,"logprobs":%d,`, i%4 == 0, i%6)
 		if i%3 == 1 {

@@ -1049,7 +1049,7 @@ func TestGoneWhileEncoding(t *testing.T) {
 	t.Parallel()
 	r := run(t, Options{})
 	tokenize := func(client *hangsUp) {
-		body := `{"prompt":"` + strings.Repeat("there", 1<<17) + `"}`
+		body := `{"prompt":"` + strings.Repeat("there", 1<<15) + `"}`
 		req := httptest.NewRequestWithContext(client, "POST", r.url+"/tokenize",
 			strings.NewReader(body))
 		req.Header.Set("Content-Type", "application/json")

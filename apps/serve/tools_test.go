@@ -14,6 +14,7 @@ import (
 
 	"gad/data"
 	"gad/device"
+	"gad/internal/hostile"
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/encode"
@@ -485,7 +486,7 @@ func TestToolCallsStreamedAreWhole(t *testing.T) {
 	bits := []string{"<tool_call>", "</tool_call>", `{"name":"f","arguments":{"x":"ü"}}`, "text ",
 		"\n", "{", `"`, "世", "<tool", "_call>", `<tool_call>{"name":"g","arguments":{}}</tool_call>`}
 	found := 0
-	for i := range 300 {
+	for i := range hostile.Share(300) {
 		var b strings.Builder
 		for range 1 + rng.IntN(8) {
 			b.WriteString(bits[rng.IntN(len(bits))])
@@ -533,7 +534,7 @@ func TestToolCallsStreamedAreWhole(t *testing.T) {
 		}
 		found += len(calls)
 	}
-	if found < 50 {
+	if found < hostile.Share(50) {
 		t.Errorf("%d calls: the test shows little", found)
 	}
 }

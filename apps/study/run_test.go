@@ -428,7 +428,10 @@ func TestInterrupted(t *testing.T) {
 		stride = 15
 	}
 	for at := 1; at <= whole.steps; at += stride {
-		for _, jobs := range []int{1, 3} {
+		for way, jobs := range []int{1, 3} {
+			if !hostile.InTurn(at/stride, way, 2) {
+				continue
+			}
 			r := try(t)
 			r.stopAt, r.jobs = at, jobs
 			report, err := r.run()
@@ -488,7 +491,7 @@ func TestCrash(t *testing.T) {
 	if testing.Short() {
 		stride = 13
 	} else if !hostile.Long() {
-		stride = 5
+		stride = 7
 	}
 	for at := 0; at < ops; at += stride {
 		disk := world(t)

@@ -11,6 +11,7 @@ import (
 	"gad/apps/session/sessiontest"
 	"gad/data"
 	"gad/internal/fault"
+	"gad/internal/hostile"
 )
 
 // contents returns the files below dir.
@@ -41,6 +42,11 @@ func TestFolder(t *testing.T) {
 	for _, k := range Kinds() {
 		f := k.Folder()
 		f.Dir, f.Seed, f.StudentSeed, f.Counts[Train] = filepath.Join(t.TempDir(), "task"), 3, 3, 50
+		if !hostile.Long() {
+			for split, n := range f.Counts {
+				f.Counts[split] = min(n, 50)
+			}
+		}
 		sessiontest.Must(t, f.Write)
 		for _, split := range Splits {
 			for _, ext := range []string{".arrow", ".jsonl"} {
