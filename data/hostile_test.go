@@ -65,7 +65,6 @@ func hostileSeeds(t testing.TB) map[string][]byte {
 
 // Row 12: damaged files are refused or read, never fatal, slow or costly.
 func TestHostileFormats(t *testing.T) {
-	t.Parallel()
 	path := filepath.Join(t.TempDir(), "damaged")
 	seeds := map[string][][]byte{}
 	for _, text := range hostileSeeds(t) {

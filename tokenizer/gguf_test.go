@@ -113,7 +113,6 @@ func TestRefusedGGUF(t *testing.T) {
 
 // Damaged files are refused, or read as a tokenizer that encodes and decodes.
 func TestHostileGGUF(t *testing.T) {
-	t.Parallel()
 	tok, err := Load(filepath.Join("..", "testdata", "tokenizer", "gpt2"))
 	if err != nil {
 		t.Fatal(err)

@@ -521,7 +521,6 @@ func TestLyingID(t *testing.T) {
 // Row 12: a damaged folder is refused or read as a tokenizer whose ids are all in
 // range.
 func TestHostileFormats(t *testing.T) {
-	t.Parallel()
 	if testing.Short() {
 		t.Skip("slow: left out with -short")
 	}

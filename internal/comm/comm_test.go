@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gad/internal/comm"
@@ -211,13 +212,10 @@ func TestLostRank(t *testing.T) {
 
 // So is one that comes and hangs in the middle of a call.
 func TestHungRank(t *testing.T) {
-	t.Parallel()
-	const limit, ranks = 5 * time.Second, 4 // a busy machine keeps a rank from answering for a second
-	var cases sync.WaitGroup                // all at once: they mostly wait
-	defer cases.Wait()
+	const limit, ranks = 50 * time.Millisecond, 4 // of the bubble's own time: no rank is ever late
 	for hung := range ranks {
 		for after := range 4 { // exchanges of the sum: lengths, halves, quarters, halves
-			cases.Go(func() {
+			synctest.Test(t, func(t *testing.T) {
 				var wg, others sync.WaitGroup
 				others.Add(ranks - 1)
 				errs := make([]error, ranks)
@@ -265,50 +263,51 @@ func TestHungRank(t *testing.T) {
 // A rank that hangs in the middle of a call keeps some of the others in it, while the rest
 // come to the next one: these do not name one that waits as they do.
 func TestHungRankOfAnEarlierCall(t *testing.T) {
-	t.Parallel() // it mostly waits
-	const hung, ranks = 2, 4
-	links := commtest.Links(ranks)
-	groups, errs := make([]*comm.Group, ranks), make([]error, ranks)
-	var wg sync.WaitGroup
-	for r, l := range links {
-		limit := 2 * time.Second
-		if r == 0 { // which waits for the hung one, and would name it first
-			limit *= 2
+	synctest.Test(t, func(t *testing.T) {
+		const hung, ranks = 2, 4
+		links := commtest.Links(ranks)
+		groups, errs := make([]*comm.Group, ranks), make([]error, ranks)
+		var wg sync.WaitGroup
+		for r, l := range links {
+			limit := 50 * time.Millisecond // of the bubble's own time
+			if r == 0 {                    // which waits for the hung one, and would name it first
+				limit *= 2
+			}
+			wg.Go(func() { groups[r], errs[r] = comm.New(l, limit) })
 		}
-		wg.Go(func() { groups[r], errs[r] = comm.New(l, limit) })
-	}
-	wg.Wait()
-	noErrors(t, errs)
-	ended := make(chan struct{})
-	var told sync.WaitGroup
-	for r, g := range groups {
-		if r == hung {
-			n := 0
-			links[r].Break = func(int) error {
-				if n++; n == 3 { // rank 3 has what it needs of it, rank 0 has not
-					<-ended
+		wg.Wait()
+		noErrors(t, errs)
+		ended := make(chan struct{})
+		var told sync.WaitGroup
+		for r, g := range groups {
+			if r == hung {
+				n := 0
+				links[r].Break = func(int) error {
+					if n++; n == 3 { // rank 3 has what it needs of it, rank 0 has not
+						<-ended
+					}
+					return nil
 				}
-				return nil
+				wg.Go(func() { g.Barrier("first") })
+				continue
 			}
-			wg.Go(func() { g.Barrier("first") })
-			continue
+			told.Add(1)
+			wg.Go(func() {
+				defer told.Done()
+				if errs[r] = g.Barrier("first"); errs[r] == nil {
+					errs[r] = g.Barrier("second")
+				}
+			})
 		}
-		told.Add(1)
-		wg.Go(func() {
-			defer told.Done()
-			if errs[r] = g.Barrier("first"); errs[r] == nil {
-				errs[r] = g.Barrier("second")
+		told.Wait()
+		close(ended)
+		wg.Wait()
+		for r, err := range errs {
+			if r != hung && (err == nil || !strings.Contains(err.Error(), "phase second: rank 2 on ")) {
+				t.Errorf("rank %d says %v", r, err)
 			}
-		})
-	}
-	told.Wait()
-	close(ended)
-	wg.Wait()
-	for r, err := range errs {
-		if r != hung && (err == nil || !strings.Contains(err.Error(), "phase second: rank 2 on ")) {
-			t.Errorf("rank %d says %v", r, err)
 		}
-	}
+	})
 }
 
 // A rank that fails says why; the others end at once, in whatever call they are or come

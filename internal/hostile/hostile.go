@@ -91,7 +91,8 @@ func stride(n, most int) int {
 
 // Try feeds the reader every prefix, every bit flip and the random changes. It fails the test for
 // each case that panics, takes longer than maxTime, allocates too much, or is refused with an error
-// other than lines that begin with Prefix. It logs the figures.
+// other than lines that begin with Prefix. It logs the figures. What it counts is the process's
+// memory, so nothing runs beside it.
 func (f Format) Try(t *testing.T) {
 	t.Helper()
 	for i, seed := range append([][]byte{f.Small}, f.Seeds...) {

@@ -16,7 +16,6 @@ import (
 // Damaged metrics, logs and samples are read as far as they go: the board shows runs that
 // others sent.
 func TestHostileFormats(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	written := func(name string, text []byte) {
 		path := filepath.Join(dir, filepath.FromSlash(name))
