@@ -86,7 +86,8 @@ func TestMoments8Run(t *testing.T) {
 			losses[true], losses[false])
 	}
 	_, err = Open(settings(config.Train, last, half("trainer.total_steps=9",
-		"trainer.resume_from="+filepath.Join(root, "warmup"))...), config.Train, Options{FS: vfs.OS, Backend: be})
+		"trainer.resume_from="+filepath.Join(root, "warmup"))...), config.Train,
+		Options{FS: vfs.OS, Backend: be})
 	if err == nil || !strings.Contains(err.Error(), "actor.optim.moments was 8bit when the run") {
 		t.Errorf("other moments in the same run: %v", err)
 	}

@@ -78,7 +78,8 @@ func team(members []member, c config.Config, stage config.Stage, console io.Writ
 func sharded(more ...string) []string {
 	return slices.Concat([]string{"trainer.total_steps=3", "trainer.shards=4", "rollout.n=2",
 		"actor.max_token_len=128", "critic.max_token_len=128", "data.train_batch_size=6",
-		"rollout.temperature=0.9", "trainer.val_rows=2", "data.val_files=" + fixed.val}, stateful, more)
+		"rollout.temperature=0.9", "trainer.val_rows=2",
+		"data.val_files=" + fixed.val}, stateful, more)
 }
 
 // A run has the same bits on 1, 2 and 4 ranks: weights, optimizer states, samples, metrics

@@ -198,7 +198,8 @@ func TestSoftLabelsAreOff(t *testing.T) {
 		var metrics []string
 		for _, from := range []string{path, fixed.data} {
 			run := filepath.Join(dir, fmt.Sprint(len(metrics), c.stage, len(c.more), c.read))
-			cfg := settings(c.stage, run, softRun(from, append(c.more, "trainer.total_steps=3", "data.train_batch_size=6", "actor.max_token_len=512")...)...)
+			cfg := settings(c.stage, run, softRun(from, append(c.more, "trainer.total_steps=3",
+				"data.train_batch_size=6", "actor.max_token_len=512")...)...)
 			finished(t, be, cfg, c.stage)
 			files := record(t, run, 3)
 			metrics = append(metrics, files["metrics.jsonl"])
