@@ -9,8 +9,8 @@ import (
 )
 
 // window is the number of rows that are worked on in parallel, and bounds the rows encoded beyond
-// the last one that is wanted.
-const window = 1024
+// the last one that is wanted; a variable for tests.
+var window = 1024
 
 // Measure is the part of a row that a run must know before it starts.
 type Measure struct {
