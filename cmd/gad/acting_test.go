@@ -52,16 +52,13 @@ func TestInterruptedActing(t *testing.T) {
 	command, data := playtest.Files(t,
 		strings.Replace(playtest.Leftwards, "sleep 600", "touch "+waiting+"; sleep 600", 1),
 		append(rows, playtest.Recorded("Wait", "Again."))...)
-	p := start(t, path, "eval", "--env", command, "--data", data, "--model", f.path("student"),
-		"--max-response-length", "4", "--output", out, "--env-workers", "2")
-	wait(t, "the episode that waits", func() bool {
+	code, said := stopped(t, "the episode that waits", func() bool {
 		_, err := os.Stat(waiting)
 		return err == nil
-	})
-	p.Process.Signal(syscall.SIGINT)
-	if code := p.end(t, patience); code != exitStopped ||
-		!strings.Contains(p.said.String(), "eval: stopped: 256 episodes are in "+out) {
-		t.Errorf("exit status %d: %s", code, p.said.String())
+	}, syscall.SIGINT, path, "eval", "--env", command, "--data", data, "--model",
+		f.path("student"), "--max-response-length", "4", "--output", out, "--env-workers", "2")
+	if code != exitStopped || !strings.Contains(said, "eval: stopped: 256 episodes are in "+out) {
+		t.Errorf("exit status %d: %s", code, said)
 	}
 	if n := lines(out); n != 256 {
 		t.Errorf("%d episodes are kept, want 256", n)

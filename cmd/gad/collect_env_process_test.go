@@ -168,10 +168,8 @@ func TestCollectEpisodesInterrupt(t *testing.T) {
 	out := filepath.Join(dir, "rows.jsonl")
 	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL,
 		"--model", "big", "--env", self + " env calculator"}
-	p := start(t, self, args...)
-	wait(t, "turns", func() bool { return len(s.Calls()) > 10 })
-	p.Process.Signal(syscall.SIGINT)
-	code, said := p.end(t, patience), p.said.String()
+	code, said := stopped(t, "turns", func() bool { return len(s.Calls()) > 10 },
+		syscall.SIGINT, self, args...)
 	if code != exitInterrupted || !strings.Contains(said, "gad: data collect: interrupted: ") ||
 		!strings.HasSuffix(said,
 			" of 20 episodes are in "+out+".journal: run the same command to resume\n") {

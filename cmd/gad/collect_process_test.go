@@ -218,10 +218,8 @@ func TestCollectInterrupt(t *testing.T) {
 	out := filepath.Join(dir, "rows.arrow")
 	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL,
 		"--model", "big"}
-	p := start(t, path, args...)
-	wait(t, "answers", func() bool { return len(journalled(t, out+".journal")) > 3 })
-	p.Process.Signal(syscall.SIGINT)
-	code, said := p.end(t, patience), p.said.String()
+	code, said := stopped(t, "answers", func() bool { return len(journalled(t, out+".journal")) > 3 },
+		syscall.SIGINT, path, args...)
 	calls := len(s.Calls())
 	if want := fmt.Sprintf("gad: data collect: interrupted: %d of 100 answers are in %s.journal: run the same command to resume\n", calls, out); code != exitInterrupted || !strings.HasSuffix(said, want) {
 		t.Errorf("exit status %d\n%s want %s", code, said, want)

@@ -3,7 +3,6 @@ package main
 import (
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -14,15 +13,7 @@ import (
 // mistake, not a fault.
 func TestDoctorDiskFull(t *testing.T) {
 	path, f := built(t), ready(t)
-	disk := t.TempDir()
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=3m"); err != nil {
-		t.Skipf("row 4: real full disk under a process: NOT TESTED: no mount here: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(disk, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	disk, resize := tmpfs(t, "row 4: real full disk under a process", "3m")
 	run := filepath.Join(disk, "run")
 	args := stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output",
 		run, "--steps", "12", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=9")
@@ -44,9 +35,7 @@ func TestDoctorDiskFull(t *testing.T) {
 	out := examined(t, "disk full", run, exitFailed, "disk full", "verified", "<- would be resumed",
 		"problems: the disk has too little room for the next save")
 	t.Logf("disk full:\n%s", strings.ReplaceAll(out, disk, "DISK"))
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT, "size=64m"); err != nil {
-		t.Fatal(err)
-	}
+	resize("64m")
 	examined(t, "room again", run, exitDone, "disk full", "\nno problems found\n")
 	p = start(t, path, args...)
 	if code := p.end(t, time.Minute); code != exitDone {

@@ -39,15 +39,8 @@ func TestFullDiskOfAnyCommand(t *testing.T) {
 				c.want)
 		}
 	}
-	f, disk := ready(t), t.TempDir()
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=4k"); err != nil {
-		t.Skipf("a real full disk: NOT TESTED: no mount here: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(disk, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	f := ready(t)
+	disk, _ := tmpfs(t, "a real full disk", "4k")
 	for _, line := range []string{
 		"data split --data " + f.path("train.arrow") + " --fraction 0.5 --first " + disk +
 			"/a.arrow --second " + disk + "/b.arrow",
@@ -67,16 +60,8 @@ func TestFullDiskOfAnyCommand(t *testing.T) {
 // A real disk that is too small for a model: refused before anything comes, or, where the disk
 // fills up meanwhile, exit status 1 and one line; with room the same command goes on.
 func TestPullFullDisk(t *testing.T) {
-	disk := t.TempDir()
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=3m"); err != nil {
-		t.Skipf("a real full disk: NOT TESTED: no mount here: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(disk, 0); err != nil {
-			t.Error(err)
-		}
-	})
-	repo := bigStudent()
+	disk, resize := tmpfs(t, "a real full disk", "3m")
+	repo := hubtest.Big()
 	s, _ := hub(t, map[string]*hubtest.Repo{"models/org/student": repo})
 	cache := filepath.Join(disk, "hub")
 	t.Setenv("HF_HUB_CACHE", cache)
@@ -92,13 +77,7 @@ func TestPullFullDisk(t *testing.T) {
 			t.Errorf("asks for %s", c.File)
 		}
 	}
-	remount := func(size string) {
-		t.Helper()
-		if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT, size); err != nil {
-			t.Fatal(err)
-		}
-	}
-	remount("size=5m")
+	resize("5m")
 	s.SetMisbehave(func(c hubtest.Call, w http.ResponseWriter, r *http.Request) bool {
 		if c.Kind == "cdn" && c.File == "model.safetensors" && c.Before == 0 {
 			// another program writes too
@@ -115,12 +94,12 @@ func TestPullFullDisk(t *testing.T) {
 		strings.Count(said, "gad: ") != 1 {
 		t.Errorf("exit status %d, %s", code, said)
 	}
-	if bad := finals(t, cache, repo); bad != "" {
+	if bad := repo.Finals(cache); bad != "" {
 		t.Error(bad)
 	}
-	remount("size=16m")
+	resize("16m")
 	must(t, "pull", "org/student")
-	if bad := finals(t, cache, repo); bad != "" {
+	if bad := repo.Finals(cache); bad != "" {
 		t.Error(bad)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +15,18 @@ import (
 	"gad/apps/judge/judgetest"
 	"gad/internal/endpoint/endpointtest"
 )
+
+// slowJudge is a judge by rule that takes its time.
+func slowJudge(t *testing.T, pause time.Duration) *endpointtest.Server {
+	s := judgetest.Server(t, func(prompt string) string { return "reference to " + prompt },
+		func(_, answer string) int { return 1 + len(answer)%10 },
+		func(_, a, b string) string { return "AB"[len(a)%2:][:1] })
+	s.Misbehave = func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
+		time.Sleep(pause)
+		return false
+	}
+	return s
+}
 
 // A judge that is stopped, or killed, is not asked again what it has said, and the
 // figures in the end are those of a command that was not interrupted.
@@ -28,13 +41,7 @@ func TestInterruptedJudge(t *testing.T) {
 	if err := os.WriteFile("a.jsonl", []byte(b.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	server := judgetest.Server(t, func(prompt string) string { return "reference to " + prompt },
-		func(_, answer string) int { return 1 + len(answer)%10 },
-		func(_, a, b string) string { return "AB"[len(a)%2:][:1] })
-	server.Misbehave = func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
-		time.Sleep(20 * time.Millisecond)
-		return false
-	}
+	server := slowJudge(t, 20*time.Millisecond)
 	args := func(journal string) []string {
 		return []string{"eval", "--answers", "a.jsonl", "--judge", server.URL, "--judge-model", "m",
 			"--judge-concurrency", "4", "--judge-journal", journal, "--json"}
@@ -45,11 +52,10 @@ func TestInterruptedJudge(t *testing.T) {
 		t.Fatalf("%d calls", all)
 	}
 	for try, signal := range []os.Signal{syscall.SIGINT, os.Kill} {
-		p := start(t, path, args("stopped.jsonl")...)
 		from := lines("stopped.jsonl")
-		wait(t, "some judgments", func() bool { return lines("stopped.jsonl") > from+15 })
-		p.Process.Signal(signal)
-		code, said := p.end(t, patience), p.said.String()
+		code, said := stopped(t, "some judgments",
+			func() bool { return lines("stopped.jsonl") > from+15 }, signal, path,
+			args("stopped.jsonl")...)
 		if try == 0 && (code != exitInterrupted ||
 			!strings.HasSuffix(said,
 				" judgments in stopped.jsonl: the same command asks only for the others\n") ||
@@ -68,12 +74,9 @@ func TestInterruptedJudge(t *testing.T) {
 		got.Tally.Asked+got.Tally.Kept != all || got.Tally.Kept < kept-1 {
 		t.Errorf("%d asked, %+v, %d were kept", asked, got.Tally, kept)
 	}
-	if a, b :=
-		fmt.Sprint(judgetest.Value(got.Students[0].Score), *got.Students[0].ScoreCI95,
-			judgetest.Value(got.Students[0].LCWin), judgetest.Value(got.Students[0].Swap)),
-		fmt.Sprint(judgetest.Value(want.Students[0].Score), *want.Students[0].ScoreCI95,
-			judgetest.Value(want.Students[0].LCWin), judgetest.Value(want.Students[0].Swap)); a != b {
-		t.Errorf("%s after interruptions, %s without", a, b)
+	if a, b := got.Students[0], want.Students[0]; !reflect.DeepEqual(a, b) || a.Score == nil ||
+		a.ScoreCI95 == nil || a.LCWin == nil || a.Swap == nil {
+		t.Errorf("%+v after interruptions, %+v without", a, b)
 	}
 	// At most what was in the air was asked twice: four requests at each end.
 	if twice := len(server.Calls()) - 2*all; twice > 8 {
@@ -86,13 +89,7 @@ func TestInterruptedJudge(t *testing.T) {
 func TestInterruptedEvalJudge(t *testing.T) {
 	path, f := built(t), ready(t)
 	t.Chdir(t.TempDir())
-	server := judgetest.Server(t, func(prompt string) string { return "reference to " + prompt },
-		func(_, answer string) int { return 1 + len(answer)%10 },
-		func(_, a, b string) string { return "AB"[len(a)%2:][:1] })
-	server.Misbehave = func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
-		time.Sleep(50 * time.Millisecond)
-		return false
-	}
+	server := slowJudge(t, 50*time.Millisecond)
 	about := []string{"--judge", server.URL, "--judge-model", "m", "--judge-concurrency", "1"}
 	eval := append([]string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data",
 		f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "0", "--output",
@@ -104,10 +101,8 @@ func TestInterruptedEvalJudge(t *testing.T) {
 		{2, exitInterrupted, "  stopping; what the judge has said is kept in judgments.jsonl; a second Ctrl-C stops at once\n", " judgments in judgments.jsonl: the same command asks only for the others\n"},
 		{14, exitStopped, "  stopping; complete answers are written to rows.jsonl; a second Ctrl-C stops at once, without that\n", " judgments in judgments.jsonl: give --answers rows.jsonl instead of --model and --data to continue\n"},
 	} {
-		p := start(t, path, eval...)
-		wait(t, "some judgments", func() bool { return lines("judgments.jsonl") > c.after })
-		p.Process.Signal(syscall.SIGINT)
-		code, said := p.end(t, patience), p.said.String()
+		code, said := stopped(t, "some judgments",
+			func() bool { return lines("judgments.jsonl") > c.after }, syscall.SIGINT, path, eval...)
 		if code != c.code || !strings.HasSuffix(said, c.end) ||
 			!strings.Contains(said, c.stopping) || strings.Count(said, "stopping; ") != 1 ||
 			strings.Count(said, "gad: ") != 1 {

@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -431,4 +433,36 @@ func lines(path string) int {
 func fileText(path string) string {
 	raw, _ := os.ReadFile(path)
 	return string(raw)
+}
+
+// metricsOf are the numbers among the metrics of a run, step by step.
+func metricsOf(t *testing.T, run string) (rows []map[string]float64) {
+	t.Helper()
+	for line := range strings.Lines(fileText(filepath.Join(run, "metrics.jsonl"))) {
+		var all map[string]any
+		if err := json.Unmarshal([]byte(line), &all); err != nil {
+			t.Fatal(err)
+		}
+		row := map[string]float64{}
+		for name, x := range all {
+			if x, ok := x.(float64); ok {
+				row[name] = x
+			}
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// metric is a metric of a run, step by step; NaN where it has none.
+func metric(t *testing.T, run, name string) (list []float64) {
+	t.Helper()
+	for _, row := range metricsOf(t, run) {
+		x, ok := row[name]
+		if !ok {
+			x = math.NaN()
+		}
+		list = append(list, x)
+	}
+	return list
 }

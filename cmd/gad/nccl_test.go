@@ -74,19 +74,11 @@ func onGPUs(t *testing.T, ranks int, env map[int][]string, args ...string) gpuRa
 			list = append(list, nil)
 			continue
 		}
-		p := &process{Cmd: exec.Command(path, args...), done: make(chan error, 1)}
-		p.Stdout, p.Stderr = &p.said, &p.said
-		p.Env = append(append(os.Environ(), "RANK="+strconv.Itoa(r),
-			"WORLD_SIZE="+strconv.Itoa(ranks), "LOCAL_RANK="+strconv.Itoa(r),
-			"MASTER_ADDR=127.0.0.1", "MASTER_PORT=1",
-			"GAD_RANKS_ADDR="+addr, "GAD_RANKS_SECRET=a secret of the tests",
-			"CUDA_VISIBLE_DEVICES=0", "GAD_EMU_NCCL_LOG=1"), env[r]...)
-		if err := p.Start(); err != nil {
-			t.Fatal(err)
-		}
-		go func() { p.done <- p.Wait() }()
-		t.Cleanup(func() { p.Process.Kill() })
-		list = append(list, p)
+		list = append(list, startWith(t, append([]string{"RANK=" + strconv.Itoa(r),
+			"WORLD_SIZE=" + strconv.Itoa(ranks), "LOCAL_RANK=" + strconv.Itoa(r),
+			"MASTER_ADDR=127.0.0.1", "MASTER_PORT=1", "GAD_RANKS_ADDR=" + addr,
+			"GAD_RANKS_SECRET=a secret of the tests", "CUDA_VISIBLE_DEVICES=0",
+			"GAD_EMU_NCCL_LOG=1"}, env[r]...), path, args...))
 	}
 	return list
 }
@@ -170,7 +162,7 @@ func TestCUDARanks(t *testing.T) {
 		onGPUs(t, 4, nil, args(run("again"), precision, 4, steps, divided)...).done(t, sums, sums)
 		equalRuns(t, run("again"), run("four"), steps)
 		onGPUs(t, 1, nil, args(run("whole"), precision, 4, steps)...).done(t, 0, 0)
-		four, whole := lastFigures(t, run("four")), lastFigures(t, run("whole"))
+		four, whole := metricsOf(t, run("four"))[steps-1], metricsOf(t, run("whole"))[steps-1]
 		for _, name := range []string{"actor/grad_norm", "critic/grad_norm", "critic/d_loss"} {
 			if a, b := four[name], whole[name]; a == 0 || math.Abs(a-b) > 1e-3*math.Abs(b) {
 				t.Errorf("four ranks: %s is %g, on one %g", name, a, b)
@@ -184,27 +176,6 @@ func TestCUDARanks(t *testing.T) {
 		}
 		equalRuns(t, run("again"), run("four"), steps+1)
 	}
-}
-
-// lastFigures are the metrics of a run's last step.
-func lastFigures(t *testing.T, run string) map[string]float64 {
-	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(run, "metrics.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
-	figures := map[string]float64{}
-	var row map[string]any
-	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &row); err != nil {
-		t.Fatal(err)
-	}
-	for name, value := range row {
-		if x, ok := value.(float64); ok {
-			figures[name] = x
-		}
-	}
-	return figures
 }
 
 // What fails on one rank is named by it, told to the other, and ends both with exit status 1;

@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 )
 
@@ -12,15 +11,8 @@ import (
 // with room again the same command makes the bytes of one that had room.
 func TestGenerateDiskFull(t *testing.T) {
 	f := ready(t)
-	dir, disk := t.TempDir(), t.TempDir()
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=64k"); err != nil {
-		t.Skipf("gad generate on a full disk: NOT TESTED: no mount here: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(disk, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := t.TempDir()
+	disk, resize := tmpfs(t, "gad generate on a full disk", "64k")
 	rows := filepath.Join(dir, "rows.jsonl")
 	if err := os.WriteFile(rows, []byte(strings.Repeat(`{"content":"Add 1+2","teacher_response":"it is 3"}`+"\n", 400)), 0o644); err != nil {
 		t.Fatal(err)
@@ -43,9 +35,7 @@ func TestGenerateDiskFull(t *testing.T) {
 		}
 	}
 	t.Log(strings.ReplaceAll(last, disk, "DISK"))
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT, "size=4m"); err != nil {
-		t.Fatal(err)
-	}
+	resize("4m")
 	_, said = must(t, generate(out)...)
 	if !strings.Contains(said, "resuming, ") {
 		t.Errorf("does not resume: %s", said)

@@ -33,7 +33,7 @@ func (p *process) held(t *testing.T, meanwhile func(), signals ...syscall.Signal
 // generate resumes to the bytes of a command that was left alone, gad eval writes what it has. Of
 // two commands with one output the second is refused before it computes anything, by the name of
 // the first.
-func TestInterruptedAnswers(t *testing.T) {
+func TestOneMakerOfAnOutput(t *testing.T) {
 	path, f := built(t), ready(t)
 	dir := t.TempDir()
 	var many strings.Builder

@@ -49,14 +49,30 @@ func (s *speech) String() string {
 
 func start(t *testing.T, path string, args ...string) *process {
 	t.Helper()
+	return startWith(t, nil, path, args...)
+}
+
+// startWith starts it with more variables of the environment.
+func startWith(t *testing.T, env []string, path string, args ...string) *process {
+	t.Helper()
 	p := &process{Cmd: exec.Command(path, args...), done: make(chan error, 1)}
-	p.Stdout, p.Stderr = &p.said, &p.said
+	p.Stdout, p.Stderr, p.Env = &p.said, &p.said, append(os.Environ(), env...)
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
 	go func() { p.done <- p.Wait() }()
 	t.Cleanup(func() { p.Process.Kill() })
 	return p
+}
+
+// stopped starts gad, sends it a signal once something holds, and waits for its end.
+func stopped(t *testing.T, what string, holds func() bool, by os.Signal, path string,
+	args ...string) (code int, said string) {
+	t.Helper()
+	p := start(t, path, args...)
+	wait(t, what, holds)
+	p.Process.Signal(by)
+	return p.end(t, patience), p.said.String()
 }
 
 // patience is how long a process may take where time is not the matter: on a machine

@@ -5,8 +5,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"math"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -108,21 +106,4 @@ func TestRubricGame(t *testing.T) {
 		`^faulty-kept: \d+ replies of the judge, \d+ tokens to it and \d+ from it; [1-9]\d* prompts? without an answer of the endpoint\n$`, out); !ok {
 		t.Errorf("spent: %s", out)
 	}
-}
-
-// metric is a metric of a run, step by step; NaN where it has none.
-func metric(t *testing.T, run, name string) (list []float64) {
-	t.Helper()
-	for line := range strings.Lines(fileText(filepath.Join(run, "metrics.jsonl"))) {
-		row := map[string]any{}
-		if err := json.Unmarshal([]byte(line), &row); err != nil {
-			t.Fatal(err)
-		}
-		x, ok := row[name].(float64)
-		if !ok {
-			x = math.NaN()
-		}
-		list = append(list, x)
-	}
-	return list
 }

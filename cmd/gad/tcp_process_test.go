@@ -5,8 +5,6 @@ package main
 import (
 	"fmt"
 	"net"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -32,18 +30,10 @@ func byTCP(t *testing.T, ranks int, args ...string) []*process {
 	l.Close()
 	var list []*process
 	for r := range ranks {
-		p := &process{Cmd: exec.Command(path, args...), done: make(chan error, 1)}
-		p.Stdout, p.Stderr = &p.said, &p.said
-		p.Env = append(os.Environ(), "RANK="+strconv.Itoa(r), "WORLD_SIZE="+strconv.Itoa(ranks),
-			"LOCAL_RANK="+strconv.Itoa(r), "MASTER_ADDR=127.0.0.1",
-			"MASTER_PORT="+strconv.Itoa(port-1),
-			"GAD_RANKS_SECRET=a secret of the tests")
-		if err := p.Start(); err != nil {
-			t.Fatal(err)
-		}
-		go func() { p.done <- p.Wait() }()
-		t.Cleanup(func() { p.Process.Kill() })
-		list = append(list, p)
+		list = append(list, startWith(t, []string{"RANK=" + strconv.Itoa(r),
+			"WORLD_SIZE=" + strconv.Itoa(ranks), "LOCAL_RANK=" + strconv.Itoa(r),
+			"MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + strconv.Itoa(port-1),
+			"GAD_RANKS_SECRET=a secret of the tests"}, path, args...))
 	}
 	return list
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -23,30 +22,6 @@ import (
 
 	"gad/apps/collect/collecttest"
 )
-
-// metricsOf are the metrics of a run's steps.
-func metricsOf(t *testing.T, run string) (rows []map[string]float64) {
-	t.Helper()
-	file, err := os.Open(filepath.Join(run, "metrics.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		var any map[string]any
-		if err := json.Unmarshal(lines.Bytes(), &any); err != nil {
-			t.Fatal(err)
-		}
-		row := map[string]float64{}
-		for name, x := range any {
-			if x, ok := x.(float64); ok {
-				row[name] = x
-			}
-		}
-		rows = append(rows, row)
-	}
-	return rows
-}
 
 // gad serve is a teacher: the steps are those of the same teacher loaded, but for the order in
 // which its engine sums the vocabulary. A server that does not score is refused before anything is

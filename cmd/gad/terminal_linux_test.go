@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,40 +47,6 @@ func onTerminal(t *testing.T, path string, args ...string) *process {
 	return p
 }
 
-var control = regexp.MustCompile("\x1b\\[([0-9]*)([A-Za-z])")
-
-// screen is what stands on a terminal after the output.
-func screen(output string) []string {
-	lines, at := []string{""}, 0
-	for output != "" {
-		if m := control.FindStringSubmatch(output); m != nil && strings.HasPrefix(output, m[0]) {
-			n := 1
-			fmt.Sscan(m[1], &n)
-			switch m[2] {
-			case "A":
-				at = max(0, at-n)
-			case "J":
-				lines = append(lines[:at:at], "")
-			}
-			output = output[len(m[0]):]
-			continue
-		}
-		r, size := utf8.DecodeRuneInString(output)
-		output = output[size:]
-		switch r {
-		case '\r':
-		case '\n':
-			if at++; at == len(lines) {
-				lines = append(lines, "")
-			}
-			lines[at] = ""
-		default:
-			lines[at] += string(r)
-		}
-	}
-	return lines
-}
-
 // On a terminal the answer to a signal stands above the bar at once; the second signal
 // takes the bar away, says where the run stands, and the run can be resumed. No bar is
 // full while work goes on, and none is so wide that a narrower terminal would break it.
@@ -114,7 +79,7 @@ func TestTerminal(t *testing.T) {
 		t.Errorf("after the second signal: exit status %d", code)
 	}
 	said := strings.ReplaceAll(p.said.String(), "\r", "")
-	if left := screen(said); bar.MatchString(strings.Join(left, "\n")) || !strings.Contains(strings.Join(left, "\n"), "stopped at once by a second signal, without saving: there is no checkpoint yet: the same command starts again at step 1\n") {
+	if left := chattest.Screen(said); bar.MatchString(strings.Join(left, "\n")) || !strings.Contains(strings.Join(left, "\n"), "stopped at once by a second signal, without saving: there is no checkpoint yet: the same command starts again at step 1\n") {
 		t.Errorf("on the screen stays\n%s", strings.Join(left, "\n"))
 	}
 	for _, m := range bar.FindAllStringSubmatch(said, -1) {
@@ -122,7 +87,7 @@ func TestTerminal(t *testing.T) {
 			t.Errorf("full while work goes on: %s", m[0])
 		}
 	}
-	for _, l := range strings.Split(control.ReplaceAllString(said, ""), "\n") {
+	for _, l := range strings.Split(chattest.Control.ReplaceAllString(said, ""), "\n") {
 		if bar.MatchString(l) && utf8.RuneCountInString(l) > 72 {
 			t.Errorf("a bar of %d columns: %s", utf8.RuneCountInString(l), l)
 		}
@@ -135,7 +100,7 @@ func TestTerminal(t *testing.T) {
 		"--output", short, "--steps", "3"), "trainer.save_freq=1")
 	if p := onTerminal(t, path, args...); p.end(t, patience) != exitDone {
 		t.Errorf("a run on a terminal:\n%s", p.said.String())
-	} else if left := strings.Join(screen(p.said.String()), "\n"); strings.Contains(left, "[=") ||
+	} else if left := strings.Join(chattest.Screen(p.said.String()), "\n"); strings.Contains(left, "[=") ||
 		strings.Count(left, "step 3/3") != 1 {
 		t.Errorf("on the screen stays\n%s", left)
 	}

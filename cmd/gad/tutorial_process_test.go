@@ -39,6 +39,22 @@ func tutorialShell(t *testing.T, section string) (blocks []string) {
 	return blocks
 }
 
+// shell returns what runs commands in a folder, with the program at path and a key.
+func shell(t *testing.T, path, dir string, env ...string) func(command string) string {
+	return func(command string) string {
+		t.Helper()
+		c := exec.Command("sh", "-ec", command)
+		c.Dir = dir
+		c.Env = append(append(os.Environ(), "PATH="+filepath.Dir(path)+":"+os.Getenv("PATH"),
+			"OPENAI_API_KEY=a-key"), env...)
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+		return string(out)
+	}
+}
+
 var servedAt = regexp.MustCompile(`http://127\.0\.0\.1:\d+/v1`)
 
 // The six commands of doc/tutorial.md, as they stand there, lead from prompts to a judged
@@ -75,25 +91,9 @@ func TestTutorial(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	sh := func(command string) string {
-		t.Helper()
-		c := exec.Command("sh", "-ec", command)
-		c.Dir = dir
-		c.Env = append(os.Environ(), "PATH="+filepath.Dir(path)+":"+os.Getenv("PATH"),
-			"OPENAI_API_KEY=a-key",
-			"TEACHER_URL="+servedAt.FindString(teacher.said.String()), "TEACHER=teacher",
-			"JUDGE_URL="+judge.URL, "JUDGE=a-judge", "STUDENT="+f.path("student"), "STEPS=8",
-			"LONGEST=14", "RATE=1e-4")
-		out, err := c.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", command, err, out)
-		}
-		return string(out)
-	}
-	if err := os.Symlink(path, filepath.Join(filepath.Dir(path), "gad")); err != nil &&
-		!os.IsExist(err) {
-		t.Fatal(err)
-	}
+	sh := shell(t, path, dir, "TEACHER_URL="+servedAt.FindString(teacher.said.String()),
+		"TEACHER=teacher", "JUDGE_URL="+judge.URL, "JUDGE=a-judge", "STUDENT="+f.path("student"),
+		"STEPS=8", "LONGEST=14", "RATE=1e-4")
 	var said []string
 	for _, command := range commands {
 		said = append(said, sh(command))
@@ -160,23 +160,8 @@ func TestTutorialWithoutKey(t *testing.T) {
 		t.Skip("trains a teacher and a student: a minute")
 	}
 	path := built(t)
-	if err := os.Symlink(path, filepath.Join(filepath.Dir(path), "gad")); err != nil &&
-		!os.IsExist(err) {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
-	sh := func(command string) string {
-		t.Helper()
-		c := exec.Command("sh", "-ec", command)
-		c.Dir = dir
-		c.Env = append(os.Environ(), "PATH="+filepath.Dir(path)+":"+os.Getenv("PATH"),
-			"OPENAI_API_KEY=a-key")
-		out, err := c.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", command, err, out)
-		}
-		return string(out)
-	}
+	sh := shell(t, path, dir)
 	blocks := tutorialShell(t, "Without a key")
 	train, serve, ok := strings.Cut(blocks[0], "\ngad serve ")
 	if !ok || len(blocks) != 2 {

@@ -9,9 +9,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -365,4 +368,43 @@ func Slowly(pause time.Duration) func(c Call, w http.ResponseWriter, r *http.Req
 		}
 		return true
 	}
+}
+
+// Finals says what is under a final name in a cache and is not what it should be; "" is nothing.
+func (r *Repo) Finals(cache string) string {
+	dir := filepath.Join(cache, "models--org--student")
+	blobs, _ := os.ReadDir(filepath.Join(dir, "blobs"))
+	for _, b := range blobs {
+		content, err := os.ReadFile(filepath.Join(dir, "blobs", b.Name()))
+		if !strings.HasSuffix(b.Name(), ".incomplete") &&
+			(err != nil || b.Name() != SHA256(content) &&
+				b.Name() != BlobSHA1(content)) {
+			return fmt.Sprintf("blob %s: %v, or other bytes", b.Name(), err)
+		}
+	}
+	links, _ := os.ReadDir(filepath.Join(dir, "snapshots", r.ID()))
+	for _, l := range links {
+		if content, err := os.ReadFile(
+			filepath.Join(dir, "snapshots", r.ID(), l.Name())); !strings.HasPrefix(l.Name(),
+			".") && (err != nil || string(content) != string(r.Files[l.Name()])) {
+			return fmt.Sprintf("snapshot %s: %v, or other bytes", l.Name(), err)
+		}
+	}
+	if ref, err := os.ReadFile(filepath.Join(dir, "refs", "main")); err == nil &&
+		(string(ref) != r.ID() || len(links) < 4) {
+		return fmt.Sprintf("refs/main is %q, with %d files", ref, len(links))
+	}
+	return ""
+}
+
+// Big is a repository with a file that comes slowly, in some 40 pieces.
+func Big() *Repo {
+	body := make([]byte, 4_000_000)
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range body {
+		body[i] = byte(r.Uint32())
+	}
+	return &Repo{Files: map[string][]byte{"config.json": []byte("{}"),
+		"tokenizer.json": body[:5000], "tokenizer_config.json": []byte("{ }"),
+		"model.safetensors": body}}
 }

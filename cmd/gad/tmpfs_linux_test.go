@@ -1,0 +1,28 @@
+package main
+
+import (
+	"syscall"
+	"testing"
+)
+
+// tmpfs is a disk of its own for a test, which can be given another size; what is not tested where
+// nothing can be mounted.
+func tmpfs(t *testing.T, what, size string) (disk string, resize func(size string)) {
+	t.Helper()
+	disk = t.TempDir()
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size="+size); err != nil {
+		t.Skipf("%s: NOT TESTED: no mount here: %v", what, err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(disk, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return disk, func(size string) {
+		t.Helper()
+		if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT,
+			"size="+size); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
