@@ -303,7 +303,8 @@ func TestHungRankOfAnEarlierCall(t *testing.T) {
 		close(ended)
 		wg.Wait()
 		for r, err := range errs {
-			if r != hung && (err == nil || !strings.Contains(err.Error(), "phase second: rank 2 on ")) {
+			if r != hung &&
+				(err == nil || !strings.Contains(err.Error(), "phase second: rank 2 on ")) {
 				t.Errorf("rank %d says %v", r, err)
 			}
 		}

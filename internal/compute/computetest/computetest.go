@@ -853,8 +853,8 @@ var packs = []compute.Pack{
 }
 
 // attentions calls try with heads, their windows and packs; with Few it takes every fifth of them,
-// with -short every ninth, and every 13th with a cap; of a device that is emulated every fifth. Each
-// pack and each window stands among them.
+// with -short every ninth, and every 13th with a cap, on an emulated device every fifth. Each pack
+// and each window stands among them.
 func (s *suite) attentions(try func(a compute.AttnShape, p compute.Pack)) {
 	n, every, everyCapped := 0, 1, 5
 	if s.Few {
