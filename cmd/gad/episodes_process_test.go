@@ -103,14 +103,25 @@ func TestKillInEpisodes(t *testing.T) {
 					p := begin(run)
 					hit := false
 					if killed < c.kills && try < 8 {
-						// at a random time, or after so much has been asked
+						// at a random time, or after so much has been asked; if only once, in an
+						// episode behind a checkpoint
 						at, much := time.Duration(r.Int64N(int64(took))), bytes
 						if r.IntN(4) > 0 {
 							at, much = took, r.IntN(bytes*2/3)
 						}
-						for begun := time.Now(); time.Since(begun) < at && file.size() <= much; {
+						for begun := time.Now(); c.kills > 1 && time.Since(begun) < at &&
+							file.size() <= much; {
 							time.Sleep(time.Millisecond)
 						}
+						saved := -1
+						wait(t, "the second step", func() bool {
+							if _, err := os.Stat(filepath.Join(run, "global_step_1")); err == nil &&
+								saved < 0 {
+								saved = file.size()
+							}
+							return c.kills > 1 || ended(p) ||
+								saved >= 0 && file.size() > saved && file.open() > 0
+						})
 						pids := []int{p.Process.Pid}
 						if c.ranks > 1 {
 							pids = p.rankPIDs()
