@@ -14,6 +14,8 @@ import os
 import re
 import sys
 
+from ranking import correlation, ranks
+
 RUNS = os.environ.get("RUNS", "runs/ladder")
 # sign: which way is better: +1 larger, -1 smaller, or the value that it should be near to
 LOG = {"critic/d_acc": 0.5, "critic/d_acc_fresh": 0.5, "critic/d_acc_distinct": 0.5, "critic/d_loss": +1,
@@ -21,29 +23,6 @@ LOG = {"critic/d_acc": 0.5, "critic/d_acc_fresh": 0.5, "critic/d_acc_distinct": 
        "actor/entropy": +1, "actor/pg_clipfrac": -1, "actor/kl_loss": -1, "step": +1}
 HELD = {"teacher_nll": -1, "rouge_l": +1, "len_ratio": 1.0, "distinct_2": +1, "repeat_frac": -1,
         "disc_acc": 0.5}
-
-
-def ranks(xs):
-    """Return the mean ranks of xs."""
-    order = sorted(range(len(xs)), key=lambda i: xs[i])
-    out, i = [0.0] * len(xs), 0
-    while i < len(xs):
-        j = i
-        while j + 1 < len(xs) and xs[order[j + 1]] == xs[order[i]]:
-            j += 1
-        for k in range(i, j + 1):
-            out[order[k]] = (i + j) / 2
-        i = j + 1
-    return out
-
-
-def spearman(xs, ys):
-    """Return the rank correlation of xs and ys, or None where one does not vary."""
-    a, b = ranks(xs), ranks(ys)
-    m = (len(xs) - 1) / 2
-    cov = sum((x - m) * (y - m) for x, y in zip(a, b))
-    va, vb = sum((x - m) ** 2 for x in a), sum((y - m) ** 2 for y in b)
-    return cov / (va * vb) ** 0.5 if va and vb else None
 
 
 def turned(value, way):
@@ -83,7 +62,7 @@ for size in sys.argv[1:]:
                 s = [turned((p[2] if where == "log" else p[1])[sign], way) for p in have]
                 kl = [p[1]["reverse_kl"] for p in have]
                 for out, ys in ((rev, kl), (fwd, [p[1]["forward_kl"] for p in have])):
-                    r = spearman(s, [-y for y in ys])
+                    r = correlation(ranks(s), ranks([-y for y in ys]))
                     if r is not None:
                         out.append(r)
                 lost.append(kl[max(range(len(s)), key=lambda i: s[i])] - min(kl))

@@ -956,26 +956,10 @@ func (s *suite) attention() {
 
 // attentionOf tests Attention and AttentionGrad.
 func (s *suite) attentionOf(a compute.AttnShape, p compute.Pack) {
-	N := int(p.Start[p.Segments()])
 	c := s.sample("H=%d K=%d E=%d window=%d cap=%g pack=%v", a.H, a.K, a.E, a.Window, a.Cap, p)
-	q, k, v :=
-		c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(),
-		c.random("v", N*a.K*a.E).narrow()
-	o, lse, do :=
-		c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact(),
-		c.random("do", N*a.H*a.E).narrow()
-	dq, dk, dv :=
-		c.unset("dq", N*a.H*a.E).narrow(), c.unset("dk", N*a.K*a.E).narrow(),
-		c.unset("dv", N*a.K*a.E).narrow()
 	// of one key, the gradients of q and k are 0: the difference of two sums over E,
 	// for k of each query head that reads it
-	dq.floor = max(1, math.Sqrt(float64(a.E*a.H/a.K))/4)
-	dk.floor, dv.floor = dq.floor, dq.floor
-	c.run(func(s *side) {
-		s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p)
-		s.b.AttentionGrad(s.t(dq), s.t(dk), s.t(dv), s.t(do), s.t(o), s.t(lse), s.t(q), s.t(k),
-			s.t(v), a, p)
-	})
+	q, k, v, o, lse := c.attention(a, p, max(1, math.Sqrt(float64(a.E*a.H/a.K))/4))
 	if p.Segments() < 2 {
 		return
 	}
@@ -994,6 +978,27 @@ func (s *suite) attentionOf(a compute.AttnShape, p compute.Pack) {
 		s.equal(what+": lse", download(s.t, s.dev, ls), pick(lse.out, rows, a.H))
 	}
 	s.dev.sweep()
+}
+
+// attention runs Attention and AttentionGrad on random tensors of p. The gradients have the floor.
+func (c *sample) attention(a compute.AttnShape, p compute.Pack,
+	floor float64) (q, k, v, o, lse *value) {
+	N := int(p.Start[p.Segments()])
+	q, k, v =
+		c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(),
+		c.random("v", N*a.K*a.E).narrow()
+	o, lse = c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact()
+	do := c.random("do", N*a.H*a.E).narrow()
+	dq, dk, dv :=
+		c.unset("dq", N*a.H*a.E).narrow(), c.unset("dk", N*a.K*a.E).narrow(),
+		c.unset("dv", N*a.K*a.E).narrow()
+	dq.floor, dk.floor, dv.floor = floor, floor, floor
+	c.run(func(s *side) {
+		s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p)
+		s.b.AttentionGrad(s.t(dq), s.t(dk), s.t(dv), s.t(do), s.t(o), s.t(lse), s.t(q), s.t(k),
+			s.t(v), a, p)
+	})
+	return q, k, v, o, lse
 }
 
 func (s *suite) cacheWrite() {

@@ -188,23 +188,9 @@ func (s *suite) attentionSizes() {
 	} {
 		a, p := of.AttnShape, of.Pack
 		a.Scale = 1 / math.Sqrt(float64(a.E))
-		N := int(p.Start[p.Segments()])
-		c := s.large("H=%d K=%d E=%d window=%d N=%d", a.H, a.K, a.E, a.Window, N)
-		c.floor = max(1, math.Sqrt(float64(a.E))/4)
-		q, k, v :=
-			c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(),
-			c.random("v", N*a.K*a.E).narrow()
-		o, lse, do :=
-			c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact(),
-			c.random("do", N*a.H*a.E).narrow()
-		dq, dk, dv :=
-			c.unset("dq", N*a.H*a.E).narrow(), c.unset("dk", N*a.K*a.E).narrow(),
-			c.unset("dv", N*a.K*a.E).narrow()
-		c.run(func(s *side) {
-			s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p)
-			s.b.AttentionGrad(s.t(dq), s.t(dk), s.t(dv), s.t(do), s.t(o), s.t(lse), s.t(q), s.t(k),
-				s.t(v), a, p)
-		})
+		c := s.large("H=%d K=%d E=%d window=%d N=%d", a.H, a.K, a.E, a.Window,
+			p.Start[p.Segments()])
+		c.attention(a, p, max(1, math.Sqrt(float64(a.E))/4))
 	}
 }
 
