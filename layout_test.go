@@ -526,15 +526,15 @@ type parsed struct {
 	changes []*ast.SelectorExpr
 }
 
-// positions are those of all files that were parsed, and trees what they were parsed to, by name.
-// Tests of this package that parse run one after the other.
+// positions and trees cache the parsed files: the file set of all of them, and the syntax tree of
+// each by file name. The tests that parse do not run side by side.
 var (
 	positions = token.NewFileSet()
 	trees     = map[string]*parsed{}
 )
 
-// parse returns the file of that name and text. It is parsed anew where its text is another than
-// the last time.
+// parse returns the syntax tree of a file with the given text, from the cache if the text has not
+// changed.
 func parse(name string, text []byte) *parsed {
 	if p := trees[name]; p != nil && bytes.Equal(p.text, text) {
 		return p

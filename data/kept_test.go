@@ -64,8 +64,8 @@ func (c *counted) ids(text string) (ids []int32) {
 	return ids
 }
 
-// keptTestRows are two windows of rows and some; without GAD_LONG the windows of this package's
-// tests are a quarter of the program's.
+// keptTestRows is the number of rows of the cache tests: two windows and 17 rows. Without GAD_LONG
+// it also reduces the window to a quarter, for all tests of this package.
 var keptTestRows = func() int {
 	if !hostile.Long() {
 		window /= 4

@@ -77,8 +77,8 @@ func must(t testing.TB, err error) {
 // architectures are the names of families, in order.
 var architectures = slices.Sorted(maps.Keys(architecture.Families))
 
-// some returns the families or folders that a test tries on a backend: all, or without GAD_LONG
-// every second, and on the reference every sixth, which are others for another test.
+// some returns the families or folders that a test tries on a backend. Without GAD_LONG it takes
+// every second, on the reference every sixth; the length of the test's name says which.
 func some(t *testing.T, be compute.Backend, of []string) (out []string) {
 	every := 2
 	if _, slow := be.(*ref.Backend); slow {

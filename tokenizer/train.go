@@ -83,8 +83,8 @@ const (
 	trainWordLen = 256     // bytes of the longest word learned from: longer ones are cut
 )
 
-// trainLine is how many bytes without a line to cut at are held before a cut is made anyway; a
-// variable for tests.
+// trainLine is the most bytes that Train buffers while it waits for the end of a line. A longer
+// line is cut between characters. It is a variable for tests.
 var trainLine = 16 << 20
 
 // Train learns a byte-level BPE (Sennrich et al., arXiv 1508.07909) from a

@@ -54,7 +54,10 @@ func TestSameBits(t *testing.T) {
 			}
 		})
 	}
-	t.Logf("row 6: threads: 1, 2, 3, 8 and 16 threads and processors of Go, with 1, 4 and 64 sampling slots, in %s: metrics, samples and checkpoints byte-equal within a variant (without 8 threads, and 1 and 3 threads, 1 and 64 slots in all but the last, if this is no long run)", strings.Join(variants, ", "))
+	t.Logf("row 6: threads: 1, 2, 3, 8 and 16 threads and processors of Go, with 1, 4 and 64 "+
+		"sampling slots, in %s: metrics, samples and checkpoints byte-equal within a variant (without "+
+		"8 threads, and 1 and 3 threads, 1 and 64 slots in all but the last, if this is no long run)",
+		strings.Join(variants, ", "))
 }
 
 // goldenSteps is the length of each golden run.

@@ -149,8 +149,8 @@ func settings(stage config.Stage, output string, overrides ...string) config.Con
 	return c
 }
 
-// half are settings of steps on half as many prompts, in packs of half the tokens: for runs that
-// are compared with each other.
+// half returns settings with half the prompts a step and half the tokens a pack, for runs that are
+// compared with each other.
 func half(more ...string) []string {
 	return append([]string{"data.train_batch_size=2", "trainer.val_rows=2",
 		"actor.max_token_len=256", "critic.max_token_len=256"}, more...)

@@ -59,9 +59,9 @@ func under(t *testing.T, ctx context.Context, c config.Config, stage config.Stag
 	return tr.Run(ctx)
 }
 
-// inPieces plays a run as each of these does in turn: stopped after a step, killed within the
-// answers of the next one where tokens says before which, killed a step behind its next checkpoint,
-// and gone on with by several ranks under other settings.
+// inPieces interrupts a run in each way in turn. The run is stopped after a step; killed while it
+// samples, before its tokens-th token, if tokens is above 0; killed one step after its next
+// checkpoint; and finished by several ranks under the settings in more.
 func inPieces(t *testing.T, c config.Config, stage config.Stage, tokens, ranks int,
 	more ...string) {
 	t.Helper()
@@ -80,7 +80,7 @@ func inPieces(t *testing.T, c config.Config, stage config.Stage, tokens, ranks i
 	onRanks(t, ranks, c, stage)
 }
 
-// inTokens kills a run before the n-th token that it samples.
+// inTokens plays a run that is killed before its n-th sampled token.
 func inTokens(t *testing.T, c config.Config, stage config.Stage, n int) {
 	t.Helper()
 	ctx := &killAt{Context: context.Background(), n: n}

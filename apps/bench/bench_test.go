@@ -108,7 +108,8 @@ func TestRun(t *testing.T) {
 	if err := r.Print(&text); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"limits of this machine", "\n  memory, read ", "FLOP/s", "AttentionDecode",
+	for _, want := range []string{"limits of this machine", "\n  memory, read ", "FLOP/s",
+		"AttentionDecode",
 		"SFT step: 2 x 24 tokens", "critic update", "between operations"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, text.String())

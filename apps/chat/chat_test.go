@@ -197,9 +197,11 @@ func TestLinesWithoutAnswer(t *testing.T) {
 			"chat: line 1 got no answer"},
 		{"Add 1+2+3\n/exit\nAdd 1+2+3\n", "", first, "", ""},
 		{long + "\n/exit\nAdd 1+2+3\n", "", "",
-			"gad: chat: the message of line 1 has 417 tokens, the model takes 128 with the answer: shorten it\n", "chat: line 1 got no answer"},
+			"gad: chat: the message of line 1 has 417 tokens, the model takes 128 with the answer: " +
+				"shorten it\n", "chat: line 1 got no answer"},
 		{"Add 1+2+3\n", long, "",
-			"gad: chat: the message of line 1 with the system message has 435 tokens, the model takes 128 with the answer: shorten one of them\n", "chat: line 1 got no answer"},
+			"gad: chat: the message of line 1 with the system message has 435 tokens, the model takes " +
+				"128 with the answer: shorten one of them\n", "chat: line 1 got no answer"},
 		{"\xff\n", "", "", "", "chat: standard input is not UTF-8 text"},
 	} {
 		o.System = c.system

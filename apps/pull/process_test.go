@@ -100,8 +100,8 @@ func slowHub(t *testing.T) (s *hubtest.Server, repo *hubtest.Repo, cache string)
 	return s, repo, filepath.Join(t.TempDir(), "hub")
 }
 
-// partly reports whether the cache has the beginning of the weights; no other file has 10,000
-// bytes.
+// partly reports whether a part of the weights is in the cache: they are the only file of more than
+// 10,000 bytes.
 func partly(cache string) bool {
 	names, _ := filepath.Glob(filepath.Join(cache, "*", "blobs", "*.incomplete"))
 	return slices.ContainsFunc(names, func(name string) bool {

@@ -50,7 +50,8 @@ func TestFolderNamesNoChecker(t *testing.T) {
 		"train --resume run --steps 2"} {
 		answered(t, []exchange{{line, exitUsage,
 			[]string{fmt.Sprintf(
-				"gad does not start a program because a folder names it: give --checker %q again, or trainer.checker= for none", checker)}}})
+				"gad does not start a program because a folder names it: give --checker %q again, or "+
+					"trainer.checker= for none", checker)}}})
 		if _, err := os.Stat("started"); err == nil {
 			t.Errorf("gad %s has started the folder's checker", line)
 		}

@@ -16,7 +16,7 @@ import (
 
 var tasks sync.Map // by kind: the folder
 
-// taskOf is the folder of a task's kind, made once, with 60 rows.
+// taskOf returns the folder of a task with 60 rows, made once for each kind.
 func taskOf(t *testing.T, kind string) (dir string) {
 	t.Helper()
 	made, _ := tasks.LoadOrStore(kind, sync.OnceValue(func() string {

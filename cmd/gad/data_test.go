@@ -31,7 +31,8 @@ func TestDataReports(t *testing.T) {
 		err     string   // "" is none
 	}{
 		{"data validate --data bad.jsonl",
-			[]string{`error: bad.jsonl: row 1: no teacher answer in column "teacher_response" (missing, empty or blank): write one or remove the row`,
+			[]string{`error: bad.jsonl: row 1: no teacher answer in column "teacher_response" (missing, ` +
+				`empty or blank): write one or remove the row`,
 				`1 error, 0 warnings`},
 			"data: bad.jsonl: training refuses rows (errors: 1): correct or remove them"},
 		{"data validate --data more.csv --model student --max-prompt-length 64 --max-response-length 14 --val-data val.jsonl", []string{
@@ -105,7 +106,8 @@ func TestDataSettings(t *testing.T) {
 		"--config old.yaml", "--config new.yaml", "data.train_files=[a.jsonl,b.jsonl]"} {
 		must(t, strings.Fields(
 			fmt.Sprintf(
-				"sft --model student --output run%d --steps 1 data.max_prompt_length=64 data.max_response_length=14 data.train_batch_size=4 %s", i, given))...)
+				"sft --model student --output run%d --steps 1 data.max_prompt_length=64 "+
+					"data.max_response_length=14 data.train_batch_size=4 %s", i, given))...)
 		student := fileText(fmt.Sprintf("run%d/global_step_1/actor/model.safetensors", i))
 		if first == "" {
 			first = student

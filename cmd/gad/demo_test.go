@@ -17,10 +17,10 @@ import (
 	"gad/internal/vfs"
 )
 
-// demoed plays a demo of so many rows and steps of SFT in dir, and one step of its other stages,
-// with more settings of these. It wants texts to be said and printed, in which $DIR and $GAD stand
-// for the folder and the program, and reads demo.json into got.
-func demoed(t *testing.T, o demo.Options, rows, test int, steps string, sft, game []string,
+// playDemo plays a small demo: rows and test rows, steps of SFT, one step of each other stage, and
+// the settings sft and game. It requires that stderr contains each text of say and stdout each of
+// print, where $DIR stands for the folder and $GAD for the program, and decodes demo.json into got.
+func playDemo(t *testing.T, o demo.Options, rows, test int, steps string, sft, game []string,
 	say, print []string, got any) (out, said string) {
 	t.Helper()
 	be, err := cpu.New(cpu.Options{})
@@ -64,7 +64,8 @@ func demoed(t *testing.T, o demo.Options, rows, test int, steps string, sft, gam
 	for _, flags := range []string{"", " --seed 2 --fast"} {
 		answered(t, []exchange{{"demo --dir " + o.Dir + flags, exitUsage,
 			[]string{"=gad: demo: " + o.Dir +
-				": contains another demo, with another --seed, --fast, --episodes or --thought: nothing is overwritten: give another --dir\n"}}})
+				": contains another demo, with another --seed, --fast, --episodes or --thought: nothing is " +
+				"overwritten: give another --dir\n"}}})
 	}
 	return out, said
 }
@@ -90,7 +91,7 @@ func TestDemoThought(t *testing.T) {
 			TFLOP   float64
 		}
 	}
-	demoed(t, demo.Options{Dir: dir, Thought: true, Program: built(t)}, 20, 2, "3",
+	playDemo(t, demo.Options{Dir: dir, Thought: true, Program: built(t)}, 20, 2, "3",
 		[]string{"data.train_batch_size=2", "actor.optim.lr_warmup_steps=2"},
 		[]string{"data.train_batch_size=2", "rollout.n=2", "rollout.chunks=2",
 			"critic.ppo_mini_batch_size=1"},
@@ -123,7 +124,7 @@ func TestDemoEpisodes(t *testing.T) {
 			Labels map[string]int
 		}
 	}
-	demoed(t, demo.Options{Dir: filepath.Join(t.TempDir(), "demo"), Episodes: true,
+	playDemo(t, demo.Options{Dir: filepath.Join(t.TempDir(), "demo"), Episodes: true,
 		Program: built(t)}, 20, 4, "4",
 		[]string{"data.train_batch_size=2", "actor.optim.lr_warmup_steps=2"},
 		[]string{"data.train_batch_size=2", "rollout.n=2", "env.max_turns=3"},
@@ -152,7 +153,7 @@ func TestDemo(t *testing.T) {
 	var got struct{ Rows []map[string]any }
 	play := func() (out, said string) {
 		t.Helper()
-		return demoed(t, o, 40, 8, "6",
+		return playDemo(t, o, 40, 8, "6",
 			[]string{"data.train_batch_size=4", "actor.optim.lr_warmup_steps=2"},
 			[]string{"data.train_batch_size=2", "rollout.n=2", "critic.ppo_mini_batch_size=2",
 				"trainer.critic_warmup_until=0"},

@@ -169,7 +169,8 @@ func TestForksInDoors(t *testing.T) {
 	t.Setenv("ASKED", string(file))
 	settings := []string{"--data", filepath.Join(game, "train.jsonl"), "--threads", "1",
 		"data.train_batch_size=2", "data.max_prompt_length=256", "data.max_response_length=8",
-		"env.max_tokens=300", fmt.Sprint("env.max_turns=", few(6, 4)), "algorithm.env_weight=0.5", "trainer.shards=2",
+		"env.max_tokens=300", fmt.Sprint("env.max_turns=", few(6, 4)), "algorithm.env_weight=0.5",
+		"trainer.shards=2",
 		"trainer.rank_timeout=60", "trainer.save_freq=1"}
 	first := filepath.Join(t.TempDir(), "first")
 	args := slices.Concat([]string{"warmup", "--model", filepath.Join(game, "student"), "--env",
@@ -201,7 +202,8 @@ func TestForksInDoors(t *testing.T) {
 	}
 	forks, turns := strings.Count(asked[0], `"op":"fork"`), strings.Count(asked[0], `"op":"step"`)
 	again := strings.Count(asked[1], `"op":"step"`)
-	t.Logf("%d steps of 2 prompts, 2 trees of 5 episodes each: doors was given %d turns and %d forks, and without forks %d turns",
+	t.Logf("%d steps of 2 prompts, 2 trees of 5 episodes each: doors was given %d turns and %d "+
+		"forks, and without forks %d turns",
 		steps, turns, forks, again)
 	if strings.Contains(asked[1], `"op":"fork"`) || forks == 0 || turns >= again ||
 		strings.Count(asked[0], `"op":"close"`) != forks+strings.Count(asked[0], `"op":"reset"`) {

@@ -81,8 +81,9 @@ func TestGGUFInPlaceOfAFolder(t *testing.T) {
 	}
 	does(t, "plan --model s.gguf --data train.arrow data.max_prompt_length=32 data.max_response_length=32")
 	does(t, "init --config s.gguf --corpus test.jsonl --output new")
-	if out, _ := does(t,
-		"generate --model s.gguf --data test.jsonl --limit 2 --output a.jsonl --max-new-tokens 4"); out == "" {
+	out, _ := does(t,
+		"generate --model s.gguf --data test.jsonl --limit 2 --output a.jsonl --max-new-tokens 4")
+	if out == "" {
 		t.Error("nothing printed")
 	}
 

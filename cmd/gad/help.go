@@ -148,7 +148,7 @@ var mainSettings = map[config.Stage][]string{
 		"critic.optim.lr", "trainer.total_epochs", "trainer.save_freq", "trainer.test_freq"},
 }
 
-// settingsHelps are the texts of settingsHelp by stage, each made once.
+// settingsHelps caches the text of settingsHelp for each stage.
 var settingsHelps sync.Map
 
 // settingsHelp returns the part of a stage's --help about settings.

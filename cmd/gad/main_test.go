@@ -438,7 +438,7 @@ func fileText(path string) string {
 	return string(raw)
 }
 
-// metricsOf are the numbers among the metrics of a run, step by step.
+// metricsOf returns the numeric metrics of a run, one map a step.
 func metricsOf(t *testing.T, run string) (rows []map[string]float64) {
 	t.Helper()
 	for line := range strings.Lines(fileText(filepath.Join(run, "metrics.jsonl"))) {
@@ -457,7 +457,7 @@ func metricsOf(t *testing.T, run string) (rows []map[string]float64) {
 	return rows
 }
 
-// metric is a metric of a run, step by step; NaN where it has none.
+// metric returns one metric of a run, a value a step; NaN for a step without it.
 func metric(t *testing.T, run, name string) (list []float64) {
 	t.Helper()
 	for _, row := range metricsOf(t, run) {

@@ -17,8 +17,9 @@ import (
 	"gad/trainer/quality"
 )
 
-// held sends signals at once to a process that is stopped meanwhile, so that the second finds it at
-// work, and returns its exit status. What is wrong meanwhile counts unless it was done before.
+// held suspends a process (SIGSTOP), calls meanwhile, sends all signals, resumes the process and
+// returns its exit status: so the second signal arrives before the process has handled the first.
+// What meanwhile returns is an error, unless the process had finished its work.
 func (p *process) held(t *testing.T, meanwhile func() (wrong string),
 	signals ...syscall.Signal) (code int) {
 	t.Helper()
@@ -51,10 +52,12 @@ func TestOneMakerOfAnOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	both := []string{"--model", student, "--data", rows, "--temperature", "2", "--threads", "1"}
-	// refused runs other commands with the output of p, and returns what is wrong with the answers.
+	// refused returns a function that runs other commands with the output of p, which must be
+	// refused, and returns what is wrong.
 	refused := func(p *process, out string, lines ...[]string) func() string {
 		return func() (wrong string) {
-			want := fmt.Sprintf("gad: checkpoint: %s: in use by process %d on host %q: wait until it ends, or choose another name\n", out, p.Process.Pid, host)
+			want := fmt.Sprintf("gad: checkpoint: %s: in use by process %d on host %q: wait until it "+
+				"ends, or choose another name\n", out, p.Process.Pid, host)
 			for _, args := range lines {
 				if code, printed, said := gad(args...); code != exitUsage || said != want ||
 					printed != "" {
@@ -81,7 +84,8 @@ func TestOneMakerOfAnOutput(t *testing.T) {
 	list := []interruption{
 		{[]syscall.Signal{syscall.SIGINT}, exitInterrupted, nil},
 		{[]syscall.Signal{syscall.SIGINT, syscall.SIGTERM}, exitFailed, []string{
-			"stopping; what is answered is kept, and the same command resumes; a second Ctrl-C stops at once\n",
+			"stopping; what is answered is kept, and the same command resumes; a second Ctrl-C stops at " +
+				"once\n",
 			"stopped at once by a second signal: "}},
 		{[]syscall.Signal{syscall.SIGKILL}, -1, nil},
 	}
@@ -135,7 +139,8 @@ func TestOneMakerOfAnOutput(t *testing.T) {
 			strings.HasSuffix(said, "gad: eval: stopped: 400 of 400 answers are in "+out+"\n"); !first &&
 			(try == 0 || code != exitFailed || !strings.HasSuffix(said,
 				"stopped at once by a second signal: "+out+" has 400 answers, as they were before\n") ||
-				!strings.Contains(said, "stopping; complete answers are written to "+out+"; a second Ctrl-C stops at once, without that\n")) {
+				!strings.Contains(said, "stopping; complete answers are written to "+out+
+					"; a second Ctrl-C stops at once, without that\n")) {
 			t.Errorf("exit status %d\n%s", code, said)
 		}
 		if got := sessiontest.Lines[quality.Row](t, fileText(out)); len(got) != 400 ||

@@ -36,7 +36,9 @@ func TestPlan(t *testing.T) {
 			[]string{"fits 100 MB as it is: no settings to add\nmemory\n"}},
 		{"plan --fit --model student --data test.jsonl --memory 0.0001" + lengths, exitUsage, []string{
 			"memory\n", "gad: plan: does not fit in memory: needs ",
-			", 100 kB are available: even with actor.recompute=true critic.recompute=true actor.max_token_len=78 critic.max_token_len=78 rollout.max_num_seqs=", " it needs ", ": use a smaller student, shorter answers or more memory\n",
+			", 100 kB are available: even with actor.recompute=true critic.recompute=true " +
+				"actor.max_token_len=78 critic.max_token_len=78 rollout.max_num_seqs=", " it needs ",
+			": use a smaller student, shorter answers or more memory\n",
 			"!offload"}}, // on a CPU there is no other memory
 		// A step whose sequences alone take more than the memory is refused after the data, before the
 		// models. How much memory there is depends on the machine.
@@ -130,6 +132,7 @@ func TestPlanLeavesRowsOut(t *testing.T) {
 			"over 30 rows; about 10 more are over the length limits and left out)\n"}},
 		{line + "keep data.max_response_length=14", exitDone, []string{"over 40 rows)\n", "4 steps"}},
 		{line + "filter data.max_response_length=2", exitInput,
-			[]string{"gad: data: rows.jsonl: none of 40 rows is within data.max_prompt_length 64 and data.max_response_length 2: raise them\n"}},
+			[]string{"gad: data: rows.jsonl: none of 40 rows is within data.max_prompt_length 64 and " +
+				"data.max_response_length 2: raise them\n"}},
 	})
 }

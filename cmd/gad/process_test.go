@@ -52,7 +52,7 @@ func start(t *testing.T, path string, args ...string) *process {
 	return startWith(t, nil, path, args...)
 }
 
-// startWith starts it with more variables of the environment.
+// startWith starts the program with env added to the environment.
 func startWith(t *testing.T, env []string, path string, args ...string) *process {
 	t.Helper()
 	p := &process{Cmd: exec.Command(path, args...), done: make(chan error, 1)}
@@ -65,7 +65,7 @@ func startWith(t *testing.T, env []string, path string, args ...string) *process
 	return p
 }
 
-// stopped starts gad, sends it a signal once something holds, and waits for its end.
+// stopped starts gad, sends it the signal by once holds is true, and returns how gad ended.
 func stopped(t *testing.T, what string, holds func() bool, by os.Signal, path string,
 	args ...string) (code int, said string) {
 	t.Helper()

@@ -142,7 +142,8 @@ func TestPullRefused(t *testing.T) {
 		"HF_HUB_OFFLINE=1": {"pull org/student", exitInput,
 			[]string{"=gad: pull: org/student: " + none + ", and HF_HUB_OFFLINE is set: unset it\n"}},
 		"HF_TOKEN=": {"generate --model org/student --prompt x", exitInput,
-			[]string{"=gad: model: org/student: there is no such folder, and " + none + ": run gad pull org/student\n"}},
+			[]string{"=gad: model: org/student: there is no such folder, and " + none +
+				": run gad pull org/student\n"}},
 	} {
 		t.Run(set, func(t *testing.T) {
 			name, value, _ := strings.Cut(set, "=")

@@ -62,20 +62,24 @@ func TestSettingsAreTold(t *testing.T) {
 			"=resumed with another setting: trainer.total_steps was 2, now 3\n", "step 3/3"}},
 		{"resume a", exitDone, []string{"already finished", "!another setting"}},
 		{fmt.Sprintf(
-			"sft --model student --data test.jsonl --val-data train.arrow --output b SMALL data.train_batch_size=%d trainer.val_rows=3", n+1), exitDone, []string{
+			"sft --model student --data test.jsonl --val-data train.arrow --output b SMALL "+
+				"data.train_batch_size=%d trainer.val_rows=3", n+1), exitDone, []string{
 			fmt.Sprintf(
-				"=warning: data.train_batch_size %d is more than the %d rows: every step takes each row several times: lower it\n", n+1, n),
+				"=warning: data.train_batch_size %d is more than the %d rows: every step takes each row "+
+					"several times: lower it\n", n+1, n),
 			fmt.Sprintf(
 				"=warning: %d rows at data.train_batch_size %d are 1 step, and the student learns in 1: ", n,
 				n+1),
 			"=validation: the first 3 of "}},
 		{fmt.Sprintf(
-			"plan --stage warmup --model student --data test.jsonl data.max_prompt_length=64 data.max_response_length=14 data.train_batch_size=%d rollout.n=2 critic.optim.lr=0", n), exitDone, []string{
-			fmt.Sprintf(
-				"=gad: warning: %d rows at data.train_batch_size %d are 1 step, and the student learns in 1: ",
-				n, n),
-			"=gad: warning: rollout.n is 2: with fewer than 4 answers ",
-			"=gad: warning: critic.optim.lr is 0: the discriminator will not change\n"}},
+			"plan --stage warmup --model student --data test.jsonl data.max_prompt_length=64 "+
+				"data.max_response_length=14 data.train_batch_size=%d rollout.n=2 critic.optim.lr=0", n),
+			exitDone, []string{
+				fmt.Sprintf(
+					"=gad: warning: %d rows at data.train_batch_size %d are 1 step, and the student learns in 1: ",
+					n, n),
+				"=gad: warning: rollout.n is 2: with fewer than 4 answers ",
+				"=gad: warning: critic.optim.lr is 0: the discriminator will not change\n"}},
 		{game + "--output c --steps 1 actor.optim.lr=3e-3 trainer.critic_warmup=1 trainer.critic_warmup_until=10 trainer.critic_warmup_max=2", exitDone, []string{
 			"=warning: actor.optim.lr is 0.003: ",
 			"=at most 2 steps: up to 2 for the discriminator alone (trainer.critic_warmup_max), then 0"}},
@@ -83,7 +87,8 @@ func TestSettingsAreTold(t *testing.T) {
 		{"warmup --model student --data train.arrow --output d --steps 2 SMALL --critic-warmup 2 --dry-run", exitDone, []string{"!will not be trained"}},
 		{game + "--output d --steps 1 SMALL --critic-warmup 5 trainer.warmup_objective=policy", exitDone,
 			[]string{
-				"=warning: trainer.critic_warmup 5 is not below the number of steps of the run, 1: the student will not be trained\n",
+				"=warning: trainer.critic_warmup 5 is not below the number of steps of the run, 1: the " +
+					"student will not be trained\n",
 				"=warning: trainer.warmup_objective=policy has no effect: gad train does not read it\n"}},
 		// A setting that was empty when a run began is not printed as nothing.
 		{game + "--output d --steps 1 SMALL --critic-warmup 5 trainer.warmup_objective=policy model.reward_path=student", exitUsage, []string{
@@ -91,7 +96,8 @@ func TestSettingsAreTold(t *testing.T) {
 		{"generate --model student --prompt Add -n 3 --max-new-tokens 1", exitDone,
 			[]string{"gad: note: 3 of 3 answers cut at 1 token\n"}},
 		{"train", exitUsage,
-			[]string{"=settings: trainer.resume_from: no warm-up to start from: give --resume RUN (made by gad warmup)\n"}},
+			[]string{"=settings: trainer.resume_from: no warm-up to start from: give --resume RUN (made " +
+				"by gad warmup)\n"}},
 		// A file overrides what is inherited, and says so.
 		{game + "--config run.yaml --output e --dry-run", exitDone, []string{
 			"=run.yaml overrides the settings of warmup: data.max_response_length was 14, now 12\n"}},
@@ -129,7 +135,8 @@ func TestSettingsAreTold(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	if _, said := must(t,
-		"config"); said != "gad: warning: mpirun has started 2 processes, and gad config is not for several: each does all of it\n" {
+		"config"); said != "gad: warning: mpirun has started 2 processes, and gad config is not for "+
+		"several: each does all of it\n" {
 		t.Errorf("says %q", said)
 	}
 	t.Setenv("OMPI_COMM_WORLD_RANK", "1")
@@ -148,9 +155,11 @@ func TestOrderTemplateAndHelp(t *testing.T) {
 		return settings
 	}
 	first := resolved(
-		"sft data.train_batch_size=4 --dry-run --model student data.max_prompt_length=64 data.max_response_length=14 --data=train.arrow --output run")
+		"sft data.train_batch_size=4 --dry-run --model student data.max_prompt_length=64 " +
+			"data.max_response_length=14 --data=train.arrow --output run")
 	last := resolved(
-		"sft --model student --data train.arrow --output run --dry-run data.train_batch_size=4 data.max_prompt_length=64 data.max_response_length=14")
+		"sft --model student --data train.arrow --output run --dry-run data.train_batch_size=4 " +
+			"data.max_prompt_length=64 data.max_response_length=14")
 	if first != last || !strings.Contains(first, "train_batch_size: 4") {
 		t.Errorf("flags behind settings resolve to\n%s\nbefore them\n%s", first, last)
 	}
@@ -206,7 +215,8 @@ func TestOrderTemplateAndHelp(t *testing.T) {
 func TestResumeOfADamagedRun(t *testing.T) {
 	linked(t, "student", "train.arrow")
 	const run, line = "lr=1e-3",
-		"sft --model student --data train.arrow --output lr=1e-3 --steps 2 SMALL actor.optim.lr=1e-3 actor.optim.lr=2e-3 trainer.save_freq=1"
+		"sft --model student --data train.arrow --output lr=1e-3 --steps 2 SMALL actor.optim.lr=1e-3 " +
+			"actor.optim.lr=2e-3 trainer.save_freq=1"
 	answered(t, []exchange{{line, exitDone, []string{
 		"=warning: actor.optim.lr is given twice: actor.optim.lr=2e-3 holds, actor.optim.lr=1e-3 does not\n"}}})
 	put := func(name, text string) {

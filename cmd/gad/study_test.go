@@ -28,7 +28,8 @@ stages:
   sft: {run: sft, steps: 4, set: [actor.optim.lr=1e-3]}
 arms:
   SeqKD: [{run: sft, steps: fill, set: [actor.optim.lr=1e-3, actor.optim.lr_scheduler=cosine, actor.optim.lr_warmup_steps=10]}]
-  GAD: [sft, {run: warmup, steps: 2, critic_warmup: 1}, {run: train, steps: 2, set: [actor.optim.lr=1e-4]}]
+  GAD: [sft, {run: warmup, steps: 2, critic_warmup: 1},
+        {run: train, steps: 2, set: [actor.optim.lr=1e-4]}]
 `, f.path("train.arrow"), f.path("student"), strings.Join(small, ", "), f.path("test.jsonl"), f.path("sft", "global_step_60", "actor"))
 	file = filepath.Join(dir, "tiny.yaml")
 	return file, os.WriteFile(file, []byte(text), 0o644)
@@ -94,13 +95,13 @@ func equalStudies(t *testing.T, got, want string) {
 	}
 }
 
-// told is a study that has ended, what it printed and what it said.
+// told is a finished study: its folder, its stdout and its stderr.
 type told struct{ dir, printed, said string }
 
-// inTurn is the study of tiny, its commands one after the other.
+// inTurn plays the study of tiny once, one command at a time.
 var inTurn = sync.OnceValues(func() (told, error) { return studied("1") })
 
-// studied plays the study of tiny with so many commands at a time.
+// studied plays the study of tiny with the given --jobs.
 func studied(jobs string) (s told, err error) {
 	if s.dir, err = os.MkdirTemp(fixed.root, "study"); err != nil {
 		return s, err
@@ -195,9 +196,11 @@ func TestStudyMistakes(t *testing.T) {
 		code      int
 	}{
 		"actor.optim.lr=1e-4": {"actor.optim.lrr=1e-4",
-			`study: arm "GAD", stage train: settings: override "actor.optim.lrr=1e-4": setting "actor.optim.lrr": unknown: did you mean "actor.optim.lr"?`, exitUsage},
+			`study: arm "GAD", stage train: settings: override "actor.optim.lrr=1e-4": ` +
+				`setting "actor.optim.lrr": unknown: did you mean "actor.optim.lr"?`, exitUsage},
 		"critic_warmup: 1}": {"critic_warmup: 1, set: [critic.ppo_mini_batch_size=9]}",
-			`study: arm "GAD", stage warmup: settings: critic.ppo_mini_batch_size 9 is larger than data.train_batch_size 4: lower it`, exitUsage},
+			`study: arm "GAD", stage warmup: settings: critic.ppo_mini_batch_size 9 is ` +
+				`larger than data.train_batch_size 4: lower it`, exitUsage},
 		"test.jsonl": {"none.jsonl", "study: eval: test: " + f.path("none.jsonl") +
 			": no such file or folder: paths are relative to the study's file: cannot be read", exitInput},
 	} {

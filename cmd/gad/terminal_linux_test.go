@@ -79,7 +79,9 @@ func TestTerminal(t *testing.T) {
 		t.Errorf("after the second signal: exit status %d", code)
 	}
 	said := strings.ReplaceAll(p.said.String(), "\r", "")
-	if left := chattest.Screen(said); bar.MatchString(strings.Join(left, "\n")) || !strings.Contains(strings.Join(left, "\n"), "stopped at once by a second signal, without saving: there is no checkpoint yet: the same command starts again at step 1\n") {
+	if left := chattest.Screen(said); bar.MatchString(strings.Join(left, "\n")) ||
+		!strings.Contains(strings.Join(left, "\n"), "stopped at once by a second signal, without "+
+			"saving: there is no checkpoint yet: the same command starts again at step 1\n") {
 		t.Errorf("on the screen stays\n%s", strings.Join(left, "\n"))
 	}
 	for _, m := range bar.FindAllStringSubmatch(said, -1) {
@@ -98,10 +100,12 @@ func TestTerminal(t *testing.T) {
 	short := filepath.Join(t.TempDir(), "short")
 	args = append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
 		"--output", short, "--steps", "3"), "trainer.save_freq=1")
-	if p := onTerminal(t, path, args...); p.end(t, patience) != exitDone {
+	p = onTerminal(t, path, args...)
+	if p.end(t, patience) != exitDone {
 		t.Errorf("a run on a terminal:\n%s", p.said.String())
-	} else if left := strings.Join(chattest.Screen(p.said.String()), "\n"); strings.Contains(left, "[=") ||
-		strings.Count(left, "step 3/3") != 1 {
+	}
+	left := strings.Join(chattest.Screen(p.said.String()), "\n")
+	if strings.Contains(left, "[=") || strings.Count(left, "step 3/3") != 1 {
 		t.Errorf("on the screen stays\n%s", left)
 	}
 }

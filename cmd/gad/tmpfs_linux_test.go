@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// tmpfs is a disk of its own for a test, which can be given another size; what is not tested where
-// nothing can be mounted.
+// tmpfs mounts a file system of the given size for a test and returns a function that resizes it.
+// Without the right to mount it skips the test, and says that what is not tested.
 func tmpfs(t *testing.T, what, size string) (disk string, resize func(size string)) {
 	t.Helper()
 	disk = t.TempDir()

@@ -39,7 +39,7 @@ func tutorialShell(t *testing.T, section string) (blocks []string) {
 	return blocks
 }
 
-// shell returns what runs commands in a folder, with the program at path and a key.
+// shell returns a function that runs a shell command in dir, with the program at path on PATH.
 func shell(t *testing.T, path, dir string, env ...string) func(command string) string {
 	return func(command string) string {
 		t.Helper()

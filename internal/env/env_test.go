@@ -197,8 +197,8 @@ var quick = []time.Duration{time.Millisecond, 2 * time.Millisecond, 4 * time.Mil
 
 const fake = `FAKE=yes "$GAD"`
 
-// pools counts the pools at hand: tests run side by side, and only what is there when the last has
-// ended is left.
+// pools counts the open pools. Tests run side by side, so processes count as leaked only when the
+// last pool is closed.
 var pools struct {
 	sync.Mutex
 	open int

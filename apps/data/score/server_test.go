@@ -262,7 +262,9 @@ func TestServerFaults(t *testing.T) {
 		})
 		_, _, err := scores(o, from, out)
 		if !errors.Is(err, fault.ErrRunning) || !regexp.MustCompile(
-			`^teacher's server: 127\.0\.0\.1:\d+: row \d+: .* (\(3 times\)|given up after 3 tries): run the same command again: no row that has its scores is asked for again$`).MatchString(err.Error()) {
+			`^teacher's server: 127\.0\.0\.1:\d+: row \d+: .* (\(3 times\)|given up after 3 tries): run `+
+				`the same command again: no row that has its scores is asked for again$`,
+		).MatchString(err.Error()) {
 			t.Errorf("%s: %v", name, err)
 		}
 		first := s.texts()

@@ -370,7 +370,8 @@ func Slowly(pause time.Duration) func(c Call, w http.ResponseWriter, r *http.Req
 	}
 }
 
-// Finals says what is under a final name in a cache and is not what it should be; "" is nothing.
+// Finals describes the first file of a cache that has its final name and not its content; "" if all
+// are right.
 func (r *Repo) Finals(cache string) string {
 	dir := filepath.Join(cache, "models--org--student")
 	blobs, _ := os.ReadDir(filepath.Join(dir, "blobs"))
@@ -397,7 +398,7 @@ func (r *Repo) Finals(cache string) string {
 	return ""
 }
 
-// Big is a repository with a file that comes slowly, in some 40 pieces.
+// Big returns a repository whose weights, 4 MB, arrive in some 40 pieces.
 func Big() *Repo {
 	body := make([]byte, 4_000_000)
 	r := rand.New(rand.NewPCG(1, 2))

@@ -307,9 +307,9 @@ type use struct {
 	rows int // of a product with the matrix's transpose; 0 of another operation
 }
 
-// uses returns the results of all operations that read a weight matrix w, with Few for half of the
-// numbers of rows, in no regular order; with grad, w's gradient too. Arguments are a function of
-// rng alone.
+// uses returns the results of all operations that read a weight matrix w, and with grad those that
+// write its gradient. Few takes half of the numbers of rows, other ones for each matrix. Arguments
+// are a function of rng alone.
 func (s *suite) uses(w *compute.Param, grad bool) (all []use) {
 	O, I := w.Rows, w.Cols
 	keep := func(name string, rows int, ts ...compute.Tensor) {

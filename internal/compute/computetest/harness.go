@@ -56,8 +56,8 @@ type Contract struct {
 	// windows and packs of attention, and two offsets of a case: for a backend or a variant that
 	// others are like.
 	Few bool
-	// Known has what the reference made of the cases of a run, if not nil: another run of the same
-	// cases takes it from there, and adds its own.
+	// Known caches the reference's results by case, for several runs of the same cases; nil is
+	// no cache.
 	Known map[string][][]float64
 	// Small leaves out the sizes of released models.
 	Small bool
@@ -378,8 +378,8 @@ func (c *sample) run(op func(s *side)) {
 	}
 }
 
-// wants returns what op makes of the values on the reference, which Known may have. It has the
-// values that op only reads, too: a case with others than the one that was Known would fail.
+// wants returns the values after op on the reference, from Known if they are there. The values that
+// op only reads are among them: a case with other inputs than the cached one fails.
 func (c *sample) wants(op func(s *side)) (all [][]float64) {
 	key := fmt.Sprint(len(c.s.trace), " ", c.name)
 	if all = c.s.Known[key]; all != nil {

@@ -226,8 +226,9 @@ func (b *Backend) SiLUConv(yND, xND compute.Tensor, w *compute.Param, p compute.
 	}
 }
 
-// tapsToLearn sets the weights of a convolution of N rows, by taps, and b.m, where their gradient
-// is summed by taps; it returns the gradient to add to, nil for none.
+// tapsToLearn prepares the gradient of a convolution of N rows: it transposes the weights to taps x
+// channels and makes b.m, the buffer of their gradient in that layout. It returns the gradient
+// tensor to add to, or nil.
 func (b *Backend) tapsToLearn(op string, w *compute.Param, N, D, J int) (grad []float32) {
 	b.w, b.D, b.J, b.N = b.turnTaps(f32(op, "w", w.W, D*J), D, J), D, J, N
 	b.m, grad = nil, opt(op, "G", w.G, D*J)
