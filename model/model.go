@@ -449,6 +449,9 @@ func (m *Model) Share(other *Model) {
 // Close frees the model's memory; no other method may follow, but a second Close does nothing. The
 // weights of a base stay until the last model that Adapt made from it is closed.
 func (m *Model) Close() error {
+	if m.closed && m.mem == nil { // the backend may be closed by now
+		return nil
+	}
 	err := m.be.Sync()
 	m.ws.Free()
 	m.freeAngles()
