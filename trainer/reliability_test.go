@@ -479,7 +479,9 @@ func TestRunReportsFaults(t *testing.T) {
 			}
 			injected++
 			// to look for signs: the run goes on
-			if op := e.Op(at); err == nil && op == "read "+filepath.Join(run, "metrics.jsonl") {
+			metrics := filepath.Join(run, "metrics.jsonl")
+			if op := e.Op(at); err == nil && (op == "stat "+metrics || op == "open "+metrics ||
+				op == "read "+metrics) {
 				if raw, _ := os.ReadFile(filepath.Join(run, "log.jsonl")); !strings.Contains(
 					string(raw), "since the metrics cannot be read: report: ") {
 					t.Errorf("operation %d (%s): no warning:\n%s", at, op, raw)

@@ -33,13 +33,10 @@ func TestCUDACounts(t *testing.T) {
 			}
 			t.Setenv("GAD_EMU_NO_PLANS", "1")
 		}
-		r, err := Run(
+		r := fitting(t,
 			Options{Open: func() (compute.Backend, error) { return cuda.Open(cuda.Options{}) },
 				Name: "tiny", Config: tiny,
 				Load: tinyLoad, What: []string{"stages"}, Budget: time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
 		if r.Repeats < 6 || r.Replayed <= 0 || r.Replayed >= 1 ||
 			strings.HasPrefix(r.Declined, "cuBLASLt declined ") != declines {
 			t.Errorf("declining %t: %d decode steps, %g of them replayed, %q", declines, r.Repeats,

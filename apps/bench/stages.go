@@ -475,7 +475,8 @@ func (s *Stage) measure(g *game, l Limits, w work, share, left time.Duration,
 	run func() error) error {
 	least, _ := l.least(w.Cost)
 	if expected := 2 * least; expected > left.Seconds() {
-		s.Note = fmt.Sprintf("not measured: would take about %.0f s: raise --seconds", expected)
+		s.Note = fmt.Sprintf("not measured: would take about %.3g s, and %.3g s are left: "+
+			"raise --seconds", expected, max(0, left.Seconds()))
 		return nil
 	}
 	var times []float64
