@@ -41,6 +41,7 @@ settings() {
   value-l2) echo "$lora critic.score_l2=0.01" ;;
   value-batch-4) echo "$lora critic.ppo_mini_batch_size=4" ;;
   value-twice) echo "$lora critic.ppo_epochs=2" ;;
+  value-answers) echo "$lora" ;; # four teacher answers to each of 15 prompts for one to each of 60
   value-n8) echo "$lora data.train_batch_size=15 rollout.n=8" ;;
   value-n1) echo "$lora data.train_batch_size=120 rollout.n=1 critic.ppo_mini_batch_size=4" ;;
   value-replay) echo "$lora critic.replay.size=480 critic.replay.share=0.5" ;;
@@ -48,6 +49,7 @@ settings() {
   likelihood-1e-4) echo "$lora critic.head=likelihood critic.optim.lr=1e-4" ;;
   likelihood-4e-4) echo "$lora critic.head=likelihood critic.optim.lr=4e-4" ;;
   likelihood-full) echo "$full critic.head=likelihood critic.optim.lr=3e-5" ;;
+  likelihood-answers) echo "$lora critic.head=likelihood" ;;
   likelihood-l2) echo "$lora critic.head=likelihood critic.score_l2=0.01" ;;
   likelihood-grgc) echo "$lora critic.head=likelihood critic.group_ot=0.01" ;;
   likelihood-n8) echo "$lora critic.head=likelihood data.train_batch_size=15 rollout.n=8" ;;
@@ -78,6 +80,14 @@ for name, part in (("train", texts[:340]), ("held", texts[340:]), ("heal", rest)
 PY
 parts="train held"
 [ "$pair" != half ] || parts="train held heal"
+case " $arms " in *-answers\ *)
+  parts="$parts answers"
+  for sees_too in '' -pirate; do
+    from=$RUNS/prompts-train$sees_too.jsonl
+    for _ in 1 2 3 4; do head -n 15 "$from"; done >"$RUNS/prompts-answers$sees_too.jsonl"
+  done
+  ;;
+esac
 for part in $parts; do
   out=$RUNS/$part-$pair
   [ -e "$out.jsonl" ] && continue
@@ -114,9 +124,11 @@ new=() critics=()
 for seed in $seeds; do
   for arm in $arms; do
     run=$RUNS/$pair-$arm-$seed
+    rows=$RUNS/train-$pair.jsonl
+    case $arm in *-answers) rows=$RUNS/answers-$pair.jsonl ;; esac
     if [ ! -e "$run/global_step_$STEPS" ]; then
       # shellcheck disable=SC2046 # settings are words
-      "$GAD" warmup --model "$student" --data "$RUNS/train-$pair.jsonl" --output "$run" \
+      "$GAD" warmup --model "$student" --data "$rows" --output "$run" \
         --critic-warmup "$STEPS" --steps "$STEPS" --seed "$seed" "${machine[@]}" \
         data.train_batch_size=30 data.max_prompt_length=128 data.overlong_prompts=filter \
         data.max_response_length=48 rollout.n=4 rollout.temperature=1 critic.truncated=include \

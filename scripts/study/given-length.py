@@ -3,12 +3,15 @@
 
     scripts/study/given-length.py ANSWERS.jsonl
 
-For each discriminator: the mean over prompts of its rank correlation with the exact log-ratio, and of
-the partial rank correlation given the number of tokens, by the usual formula on ranks.
+For each discriminator, and for the mean of each two that differ only in the seed (runs named ...-1,
+...-2): the mean over prompts of its rank correlation with the exact log-ratio, and of the partial
+rank correlation given the number of tokens, by the usual formula on ranks.
 """
 import json
+import re
 import sys
 from collections import defaultdict
+from itertools import combinations
 
 from ranking import correlation, ranks
 
@@ -26,13 +29,17 @@ with open(sys.argv[1], encoding="utf-8") as f:
         row = json.loads(line)
         groups[row["row"]].append(row)
 names = sorted(next(iter(groups.values()))[0]["scores"])
-print("discriminator\trank correlation\tgiven length")
+alike = defaultdict(list)
 for name in names:
+    alike[re.sub(r"-\d+/", "-*/", name)].append(name)
+means = [two for same in alike.values() for two in combinations(same, 2)]
+print("discriminator\trank correlation\tgiven length")
+for of in [(name,) for name in names] + means:
     plain, beyond = [], []
     for rows in groups.values():
         truth = ranks([r["log_ratio"] for r in rows])
         length = ranks([len(r["response_ids"]) for r in rows])
-        score = ranks([r["scores"][name] for r in rows])
+        score = ranks([sum(r["scores"][name] for name in of) for r in rows])
         plain.append(correlation(truth, score) or 0.0)
         beyond.append(partial(truth, score, length))
-    print(f"{name}\t{sum(plain) / len(plain):.3f}\t{sum(beyond) / len(beyond):.3f}")
+    print(f"{' and '.join(of)}\t{sum(plain) / len(plain):.3f}\t{sum(beyond) / len(beyond):.3f}")
