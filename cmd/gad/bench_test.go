@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,10 +12,7 @@ import (
 // The command on a tiny shape, as JSON; as a table: TestModelCost, and TestRun of apps/bench.
 func TestBench(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(tinyConfig),
-		0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, filepath.Join(dir, "config.json"), tinyConfig)
 	if code, _, err := gad("bench", "--shape", t.TempDir()); code != exitInput ||
 		!strings.Contains(err, "config.json") {
 		t.Errorf("a folder without config.json: exit status %d\n%s", code, err)

@@ -54,8 +54,7 @@ func TestChatOnTerminal(t *testing.T) {
 	wait(t, "the prompt", prompts(1))
 	begun := len(p.said.String())
 	ours.WriteString("x\r")
-	wait(t, "the answer",
-		func() bool { return strings.Contains(p.said.String(), " of the answer, ") })
+	p.hears(t, " of the answer, ")
 	answer := ofEditor.ReplaceAllString(strings.ReplaceAll(p.said.String()[begun:], "\r\n", "\n"),
 		"")
 	if i := strings.IndexFunc(answer, isControl); i >= 0 {
@@ -79,24 +78,11 @@ func TestChatOnTerminal(t *testing.T) {
 			again, answer)
 	}
 	ours.WriteString("/?\r")
-	wait(t, "the help",
-		func() bool {
-			return strings.Contains(p.said.String(),
-				"/exit, Ctrl-D  end the program\r\n")
-		})
+	p.hears(t, "/exit, Ctrl-D  end the program\r\n")
 	ours.WriteString("\x03")
-	wait(t, "the hint",
-		func() bool {
-			return strings.Contains(p.said.String(),
-				"/exit or Ctrl-D ends the program")
-		})
+	p.hears(t, "/exit or Ctrl-D ends the program")
 	ours.WriteString("/frobnicate\r") // who types has seen why it is not answered
-	wait(t, "the refusal", func() bool {
-		return strings.Contains(p.said.String(),
-			"gad: chat: /frobnicate: is not known: /help lists the commands")
-	})
+	p.hears(t, "gad: chat: /frobnicate: is not known: /help lists the commands")
 	ours.WriteString("\x04")
-	if code := p.end(t, patience); code != exitDone {
-		t.Errorf("exit status %d\n%s", code, p.said.String())
-	}
+	p.wants(t, exitDone)
 }

@@ -3,10 +3,9 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"flag"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -66,23 +65,22 @@ func chaos(c endpointtest.Call, w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// journalled are the prompts whose answers a journal holds: whole lines only.
+// wholeLines are the lines of a journal that its process has written to their end.
+func wholeLines(path string) iter.Seq[string] {
+	text := fileText(path)
+	return strings.Lines(text[:strings.LastIndexByte(text, '\n')+1])
+}
+
+// journalled are the prompts whose answers a journal holds.
 func journalled(t *testing.T, path string) map[string]bool {
 	t.Helper()
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil
-	}
-	raw = raw[:bytes.LastIndexByte(raw, '\n')+1]
 	found := map[string]bool{}
-	for line := range bytes.Lines(raw) {
+	for line := range wholeLines(path) {
 		var l struct {
 			Key    string
 			Record struct{ Choices []struct{ Content string } }
 		}
-		if err := json.Unmarshal(line, &l); err != nil {
-			t.Fatalf("%s: %v: %s", path, err, line)
-		}
+		decode(t, line, &l)
 		if l.Key == "settings" {
 			continue
 		}
@@ -149,8 +147,7 @@ func TestCollectKill(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond) // requests of the dead process arrive
 		have := journalled(t, out+".journal")
-		if raw, err := os.ReadFile(out + ".journal"); err == nil && len(raw) > 0 &&
-			raw[len(raw)-1] != '\n' {
+		if text := fileText(out + ".journal"); text != "" && !strings.HasSuffix(text, "\n") {
 			torn++
 		}
 		at := len(s.Calls())
@@ -248,8 +245,7 @@ func TestCollectBatchKill(t *testing.T) {
 	for try := range 4 {
 		p := start(t, path, batch...)
 		if try == 3 {
-			wait(t, "the batch",
-				func() bool { return strings.Contains(p.said.String(), "estimate:") })
+			p.hears(t, "estimate:")
 			time.Sleep(200 * time.Millisecond)
 			p.Process.Signal(syscall.SIGINT)
 			if code, said := p.end(t, patience), p.said.String(); code != exitInterrupted || !strings.HasSuffix(said, "gad: data collect: interrupted: 0 of 50 answers are in "+out+".journal: run the same command to resume\n") {

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -39,15 +37,9 @@ func calculatorRows(t *testing.T, dir string, n int) (path string) {
 // jsonLines are the objects of a file of JSON lines.
 func jsonLines(t *testing.T, path string) (all []map[string]any) {
 	t.Helper()
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(raw)) {
+	for line := range strings.Lines(readFile(t, path)) {
 		var o map[string]any
-		if err := json.Unmarshal([]byte(line), &o); err != nil {
-			t.Fatal(err)
-		}
+		decode(t, line, &o)
 		all = append(all, o)
 	}
 	return all

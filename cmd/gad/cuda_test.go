@@ -114,9 +114,7 @@ func TestCUDAFromGGUF(t *testing.T) {
 	f, dir := ready(t), t.TempDir()
 	config, model := filepath.Join(dir, "config.json"), filepath.Join(dir, "whole")
 	file, half := filepath.Join(dir, "whole.gguf"), filepath.Join(dir, "half")
-	if err := os.WriteFile(config, []byte(headsOf64), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, config, headsOf64)
 	must(t, "init", "--config", config, "--corpus", f.path("corpus.txt"), "--output", model)
 	must(t, "export", "--model", model, "--output", file, "--gguf", "q8_0")
 	must(t, "init", "--from", file, "--keep-layers", "0-2:2", "--output", half)
@@ -192,9 +190,7 @@ arms:
 	for i := range evals {
 		folder := t.TempDir()
 		spec := filepath.Join(folder, "gpu.yaml")
-		if err := os.WriteFile(spec, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		put(t, spec, text)
 		must(t, "study", spec)
 		evals[i] = tree(t, filepath.Join(folder, "out", "evals"))
 		delete(evals[i], ".")

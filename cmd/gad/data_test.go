@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -97,9 +96,7 @@ func TestDataSettings(t *testing.T) {
 		"old.yaml": "data:\n  train_files: a.jsonl" + string(filepath.ListSeparator) +
 			"b.jsonl\n  val_files: \"\"\n",
 		"new.yaml": "data:\n  train_files: [a.jsonl, b.jsonl]\n"} {
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		put(t, name, text)
 	}
 	first := ""
 	for i, given := range []string{"--data a.jsonl --data b.jsonl", "--data [ab].jsonl",

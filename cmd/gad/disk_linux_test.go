@@ -4,7 +4,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // A real disk that fills up under a real process: exit status 1, one line with path,
@@ -18,9 +17,7 @@ func TestDoctorDiskFull(t *testing.T) {
 	args := stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output",
 		run, "--steps", "12", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=9")
 	p := start(t, path, args...)
-	if code := p.end(t, time.Minute); code != exitFailed {
-		t.Fatalf("exit status %d\n%s", code, p.said.String())
-	}
+	p.wants(t, exitFailed)
 	last := lastLine(p.said.String())
 	for _, text := range []string{"gad: trainer: step ", run, "not enough disk space",
 		" bytes needed, ", " free"} {
@@ -38,9 +35,7 @@ func TestDoctorDiskFull(t *testing.T) {
 	resize("64m")
 	examined(t, "room again", run, exitDone, "disk full", "\nno problems found\n")
 	p = start(t, path, args...)
-	if code := p.end(t, time.Minute); code != exitDone {
-		t.Fatalf("with room again: exit status %d\n%s", code, p.said.String())
-	}
+	p.wants(t, exitDone)
 	t.Logf("row 4: real full disk under a process: tmpfs of 3 MiB: exit status 1, %s",
 		strings.ReplaceAll(strings.TrimPrefix(last, "gad: "), disk, "DISK"))
 }

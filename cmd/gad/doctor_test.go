@@ -4,16 +4,12 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"gad/checkpoint"
 )
 
 // doctor examines a run and wants an exit status and texts.
@@ -85,32 +81,6 @@ func TestDoctor(t *testing.T) {
 		"the same command continues after step", "\nno problems found\n")
 	t.Logf("killed:\n%s", strings.ReplaceAll(out, filepath.Dir(run), "RUNS"))
 
-	// Damage: an older one would be resumed.
-	steps, err := checkpoint.Steps(files(), run)
-	if err != nil || len(steps) < 2 {
-		t.Fatalf("checkpoints %v, %v", steps, err)
-	}
-	newest, older := steps[len(steps)-1], steps[len(steps)-2]
-	harmed := filepath.Join(run, fmt.Sprintf("global_step_%d", newest), "trainer.json")
-	whole := fileText(harmed)
-	if err := os.WriteFile(harmed, []byte(strings.Replace(whole, "1", "2", 1)), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	examined(t, "damaged", run, exitFailed, fmt.Sprintf("global_step_%-5d DAMAGED", newest),
-		fmt.Sprintf("step %d of 100000\n", older),
-		fmt.Sprintf("problems: global_step_%d does not verify", newest))
-	if err := os.WriteFile(harmed, []byte(whole), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	// A gap in the metrics.
-	metrics := filepath.Join(run, "metrics.jsonl")
-	all := strings.SplitAfter(fileText(metrics), "\n")
-	if err := os.WriteFile(metrics, []byte(strings.Join(slices.Delete(all, 2, 3), "")),
-		0o644); err != nil {
-		t.Fatal(err)
-	}
-	examined(t, "gap", run, exitFailed, "the metrics have a gap: step 3 is missing")
-
 	broken := filepath.Join(t.TempDir(), "broken")
 	args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
 		"--output", broken, "--steps", "20"), "actor.optim.lr=1e38", "trainer.max_skips=3")
@@ -138,29 +108,4 @@ func TestDoctorOfMachine(t *testing.T) {
 		}
 	}
 	t.Logf("\n%s", out)
-}
-
-// Settings that cannot be read have not been edited: the doctor says the one thing that is wrong.
-func TestDoctorOfUnreadableSettings(t *testing.T) {
-	f := ready(t)
-	run := filepath.Join(t.TempDir(), "run")
-	if err := os.CopyFS(run, os.DirFS(f.path("sft"))); err != nil {
-		t.Fatal(err)
-	}
-	config := filepath.Join(run, "config.yaml")
-	for text, want := range map[string]string{
-		"":      "settings: " + config + ": no such file or directory\n",
-		":::":   `settings: ` + config + `:1:1: setting "::": unknown: known here: model, data, rollout, algorithm, actor, critic, dpo, teacher, coach, env, trainer` + "\n",
-		"a: [b": "settings: " + config + ":1: not YAML: ",
-	} {
-		err := os.RemoveAll(config)
-		if text != "" {
-			err = os.WriteFile(config, []byte(text), 0o644)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		answered(t, []exchange{{"doctor " + run, exitFailed, []string{
-			"\nproblems: it cannot be resumed, since config.yaml cannot be read: " + want, "!edited"}}})
-	}
 }

@@ -78,9 +78,7 @@ func TestPromptFromStdin(t *testing.T) {
 	old := os.Stdin
 	defer func() { os.Stdin = old }()
 	for content, code := range map[string]int{"Add 1+2+3\n": exitDone, "\n": exitUsage} {
-		if err := os.WriteFile("prompt", []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		put(t, "prompt", content)
 		in, err := os.Open("prompt")
 		if err != nil {
 			t.Fatal(err)

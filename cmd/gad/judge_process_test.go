@@ -38,9 +38,7 @@ func TestInterruptedJudge(t *testing.T) {
 	for i := range n {
 		fmt.Fprintf(&b, `{"row":%d,"content":"question %d","teacher_response":"%s","response":"answer %d"}`+"\n", i, i, strings.Repeat("t", 3+i%7), i)
 	}
-	if err := os.WriteFile("a.jsonl", []byte(b.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, "a.jsonl", b.String())
 	server := slowJudge(t, 20*time.Millisecond)
 	args := func(journal string) []string {
 		return []string{"eval", "--answers", "a.jsonl", "--judge", server.URL, "--judge-model", "m",

@@ -302,12 +302,9 @@ func TestSurface(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := b.String(); got != string(want) {
-		g, w := strings.Split(got, "\n"), strings.Split(string(want), "\n")
+	want := readFile(t, path)
+	if got := b.String(); got != want {
+		g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
 		for i := range min(len(g), len(w)) {
 			if g[i] != w[i] {
 				t.Fatalf(
@@ -362,13 +359,10 @@ func TestPipeline(t *testing.T) {
 		}
 	}
 	// The settings of the warm-up are inherited; the length is the stage's own.
-	resolved, err := os.ReadFile(f.path("train", "config.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	resolved := readFile(t, f.path("train", "config.yaml"))
 	for _, line := range []string{"  train_batch_size: 4\n", "  total_steps: 3\n",
 		"  critic_warmup: 0\n", "  n: 4\n", "  total_epochs: 2\n"} {
-		if !strings.Contains(string(resolved), line) {
+		if !strings.Contains(resolved, line) {
 			t.Errorf("train's config.yaml lacks %q:\n%s", line, resolved)
 		}
 	}
@@ -403,11 +397,7 @@ func equalRuns(t *testing.T, got, want string, step int) {
 	t.Helper()
 	var metrics [2]string
 	for i, run := range []string{got, want} {
-		raw, err := os.ReadFile(filepath.Join(run, "metrics.jsonl"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines, err := report.StripTimings(raw)
+		lines, err := report.StripTimings([]byte(readFile(t, filepath.Join(run, "metrics.jsonl"))))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -428,24 +418,46 @@ func equalRuns(t *testing.T, got, want string, step int) {
 	}
 }
 
-func lines(path string) int {
-	raw, _ := os.ReadFile(path)
-	return bytes.Count(raw, []byte("\n"))
+// put writes a file.
+func put(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
+// readFile returns the text of a file, which there must be.
+func readFile(t testing.TB, path string) string {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+// decode reads a JSON text.
+func decode(t testing.TB, text string, into any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		t.Fatalf("%v: %.3000s", err, text)
+	}
+}
+
+// fileText returns the text of a file; a missing file has none.
 func fileText(path string) string {
 	raw, _ := os.ReadFile(path)
 	return string(raw)
 }
+
+func lines(path string) int { return strings.Count(fileText(path), "\n") }
 
 // metricsOf returns the numeric metrics of a run, one map a step.
 func metricsOf(t *testing.T, run string) (rows []map[string]float64) {
 	t.Helper()
 	for line := range strings.Lines(fileText(filepath.Join(run, "metrics.jsonl"))) {
 		var all map[string]any
-		if err := json.Unmarshal([]byte(line), &all); err != nil {
-			t.Fatal(err)
-		}
+		decode(t, line, &all)
 		row := map[string]float64{}
 		for name, x := range all {
 			if x, ok := x.(float64); ok {

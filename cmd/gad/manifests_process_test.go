@@ -426,10 +426,7 @@ func TestRanksManifests(t *testing.T) {
 func TestBenchOfRanks(t *testing.T) {
 	t.Parallel()
 	shape := t.TempDir()
-	if err := os.WriteFile(filepath.Join(shape, "config.json"), []byte(tinyConfig),
-		0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, filepath.Join(shape, "config.json"), tinyConfig)
 	p := ranked(t, 2, "bench", "--ranks", "2", "--shape", shape, "--seconds", "0.05", "--json")
 	code := p.end(t, patience)
 	_, text, _ := strings.Cut(p.said.String(), "{")

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 )
@@ -52,15 +51,10 @@ func TestRankSignalOverMPICH(t *testing.T) {
 	}
 	run, whole := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "whole")
 	p := mpich(t, 2, args(run)...)
-	wait(t, "a step", func() bool { return strings.Contains(p.said.String(), "  step ") })
+	p.hears(t, "  step ")
 	p.Process.Signal(syscall.SIGUSR1)
-	if code := p.end(t, patience); code != exitInterrupted ||
-		!strings.Contains(p.said.String(), "run the same command again to resume") {
-		t.Fatalf("exit status %d\n%s", code, p.said.String())
-	}
-	if p := mpich(t, 2, args(run)...); p.end(t, patience) != exitDone {
-		t.Fatal(p.said.String())
-	}
+	p.wants(t, exitInterrupted, "run the same command again to resume")
+	mpich(t, 2, args(run)...).wants(t, exitDone)
 	must(t, args(whole)...)
 	equalRuns(t, run, whole, steps)
 }
@@ -82,10 +76,7 @@ func TestMistakesOverMPICH(t *testing.T) {
 	} {
 		t.Setenv("LD_LIBRARY_PATH", lib)
 		if c.library != "" {
-			if err := os.WriteFile(filepath.Join(lib, "libmpi_abi.so.1"), []byte(c.library),
-				0o644); err != nil {
-				t.Fatal(err)
-			}
+			put(t, filepath.Join(lib, "libmpi_abi.so.1"), c.library)
 		}
 		p := start(t, path, "bench", "--ranks", "2")
 		if code := p.end(t, patience); code != exitFailed || p.said.String() != c.says {

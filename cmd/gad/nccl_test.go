@@ -245,11 +245,7 @@ func TestCUDARankFaults(t *testing.T) {
 			begun := time.Now()
 			if c.stop {
 				// It is in the sum when both have begun it.
-				wait(t, "the sum",
-					func() bool {
-						return strings.Contains(list[0].said.String(),
-							"2 ranks: gradients go by NCCL")
-					})
+				list[0].hears(t, "2 ranks: gradients go by NCCL")
 				time.Sleep(2 * time.Second)
 				list[1].Process.Signal(syscall.SIGSTOP)
 				begun = time.Now()
@@ -263,9 +259,7 @@ func TestCUDARankFaults(t *testing.T) {
 					p.Process.Kill()
 					continue
 				}
-				if code := p.end(t, patience); code != exitFailed {
-					t.Errorf("rank %d: exit status %d\n%s", r, code, p.said.String())
-				}
+				p.wants(t, exitFailed)
 				all += p.said.String()
 			}
 			took := time.Since(begun)
@@ -284,16 +278,11 @@ func TestCUDARankFaults(t *testing.T) {
 // prints them.
 func TestCUDABenchOfRanks(t *testing.T) {
 	shape := t.TempDir()
-	if err := os.WriteFile(filepath.Join(shape, "config.json"), []byte(tinyConfig),
-		0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, filepath.Join(shape, "config.json"), tinyConfig)
 	list := onGPUs(t, 2, nil, "bench", "--ranks", "2", "--shape", shape, "--seconds", "0.1",
 		"--device", "cuda", "--json")
 	for r, p := range list {
-		if code := p.end(t, patience); code != exitDone {
-			t.Fatalf("rank %d: exit status %d\n%s", r, code, p.said.String())
-		}
+		p.wants(t, exitDone)
 	}
 	said := list[0].said.String()
 	_, text, _ := strings.Cut(said, "{")

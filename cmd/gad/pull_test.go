@@ -45,10 +45,7 @@ func folderRepo(t *testing.T, dir string) *hubtest.Repo {
 // hub to ask.
 func TestPullAndUse(t *testing.T) {
 	f := ready(t)
-	rows, err := os.ReadFile(f.path("rows.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := []byte(readFile(t, f.path("rows.jsonl")))
 	repo := folderRepo(t, f.path("student"))
 	s, cache := hub(t, map[string]*hubtest.Repo{
 		"models/org/student": repo,
@@ -95,9 +92,7 @@ func TestPullAndUse(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
-	if err := os.WriteFile("run.yaml", []byte("model:\n  path: org/student\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, "run.yaml", "model:\n  path: org/student\n")
 	for _, line := range []string{
 		"data validate --data org/rows --model org/student",
 		"data inspect --data org/rows",

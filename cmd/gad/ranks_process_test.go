@@ -113,9 +113,7 @@ func sameOnRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...stri
 		dir := t.TempDir()
 		for _, args := range runs(dir) {
 			p := ranked(t, ranks, args...)
-			if code := p.end(t, patience); code != exitDone {
-				t.Fatalf("%d ranks: exit status %d\n%s", ranks, code, p.said.String())
-			}
+			p.wants(t, exitDone)
 			if n := strings.Count(p.said.String(), "step 3/3"); n != 1 {
 				t.Errorf("%d ranks: the last step is told %d times\n%s", ranks, n, p.said.String())
 			}
@@ -147,14 +145,9 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 				"1", fmt.Sprint("trainer.rank_timeout=", limit)})
 	}
 	whole := filepath.Join(t.TempDir(), "whole")
-	if p := ranked(t, 2, args(whole)...); p.end(t, patience) != exitDone {
-		t.Fatal(p.said.String())
-	}
+	ranked(t, 2, args(whole)...).wants(t, exitDone)
 	begun := time.Now()
-	if p := ranked(t, 2, args(filepath.Join(t.TempDir(), "timed"))...); p.end(t,
-		patience) != exitDone {
-		t.Fatal(p.said.String())
-	}
+	ranked(t, 2, args(filepath.Join(t.TempDir(), "timed"))...).wants(t, exitDone)
 	took := time.Since(begun)
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -253,7 +246,7 @@ func TestRankSignal(t *testing.T) {
 			continue
 		}
 		p := ranked(t, 2, args(run)...)
-		wait(t, "a step", func() bool { return strings.Contains(p.said.String(), "  step ") })
+		p.hears(t, "  step ")
 		pids := p.rankPIDs()
 		if len(pids) != 2 {
 			t.Fatalf("ranks %v\n%s", pids, p.said.String())
@@ -263,14 +256,9 @@ func TestRankSignal(t *testing.T) {
 		} else {
 			p.Process.Signal(syscall.SIGUSR1)
 		}
-		if code := p.end(t, patience); code != exitInterrupted ||
-			!strings.Contains(p.said.String(), "run the same command again to resume") {
-			t.Fatalf("exit status %d\n%s", code, p.said.String())
-		}
+		p.wants(t, exitInterrupted, "run the same command again to resume")
 	}
-	if p := ranked(t, 2, args(run)...); p.end(t, patience) != exitDone {
-		t.Fatal(p.said.String())
-	}
+	ranked(t, 2, args(run)...).wants(t, exitDone)
 	equalRuns(t, run, whole, steps)
 }
 
@@ -295,11 +283,7 @@ func TestRankSignalByScript(t *testing.T) {
 		args := append(longStep(t, f, run, "--steps", "20", "trainer.shards=2"),
 			"data.train_batch_size=12000")
 		p := rankedBy(t, by.command, 2, args...)
-		wait(t, "the first step",
-			func() bool {
-				return strings.Contains(fileText(filepath.Join(run, "log.jsonl")),
-					"parameters;")
-			})
+		begins(t, run)
 		time.Sleep(200 * time.Millisecond)
 		p.Process.Signal(by.signal)
 		begun := time.Now()

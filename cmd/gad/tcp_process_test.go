@@ -70,7 +70,7 @@ func TestRanksOverTCP(t *testing.T) {
 	}
 
 	list := byTCP(t, 4, args(run, steps)...)
-	wait(t, "a step", func() bool { return strings.Contains(list[0].said.String(), "  step 2") })
+	list[0].hears(t, "  step 2")
 	list[2].Process.Kill()
 	begun := time.Now()
 	for r, p := range list {
@@ -84,12 +84,10 @@ func TestRanksOverTCP(t *testing.T) {
 		t.Errorf("the other ranks ended after %v", took)
 	}
 	list = byTCP(t, 4, args(run, steps)...)
-	wait(t, "a step", func() bool { return strings.Contains(list[0].said.String(), "  step ") })
+	list[0].hears(t, "  step ")
 	list[1].Process.Signal(syscall.SIGTERM)
-	for r, p := range list {
-		if code := p.end(t, patience); code != exitInterrupted {
-			t.Errorf("rank %d: exit status %d\n%s", r, code, p.said.String())
-		}
+	for _, p := range list {
+		p.wants(t, exitInterrupted)
 	}
 	goesOn(2)
 }

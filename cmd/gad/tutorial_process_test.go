@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -23,11 +22,7 @@ import (
 // tutorialShell are the shell commands of a section of doc/tutorial.md, block by block.
 func tutorialShell(t *testing.T, section string) (blocks []string) {
 	t.Helper()
-	page, err := os.ReadFile("../../doc/tutorial.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, after, _ := strings.Cut(string(page), "## "+section+"\n")
+	_, after, _ := strings.Cut(readFile(t, "../../doc/tutorial.md"), "## "+section+"\n")
 	after, _, _ = strings.Cut(after, "\n## ")
 	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(after,
 		-1) {
@@ -87,9 +82,7 @@ func TestTutorial(t *testing.T) {
 		"prompts.jsonl": rows.String(),
 		"tutorial.yaml": "data: {train_batch_size: 4, max_prompt_length: 64, max_response_length: 14}\nrollout: {n: 4, temperature: 1}\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		put(t, filepath.Join(dir, name), text)
 	}
 	sh := shell(t, path, dir, "TEACHER_URL="+servedAt.FindString(teacher.said.String()),
 		"TEACHER=teacher", "JUDGE_URL="+judge.URL, "JUDGE=a-judge", "STUDENT="+f.path("student"),
@@ -128,26 +121,18 @@ func TestTutorial(t *testing.T) {
 		!strings.Contains(table, "runs/game/global_step_8/actor") {
 		t.Errorf("the judge's table is missing:\n%s", table)
 	}
-	raw, err := os.ReadFile(filepath.Join(dir, "answers.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(raw)) {
+	for line := range strings.Lines(readFile(t, filepath.Join(dir, "answers.jsonl"))) {
 		var row struct {
 			Judge *struct {
 				Grade, ReferenceGrade *int
 			}
 		}
-		if err := json.Unmarshal([]byte(line), &row); err != nil || row.Judge == nil ||
-			row.Judge.Grade == nil {
-			t.Fatalf("a row without a grade (%v): %s", err, line)
+		if decode(t, line, &row); row.Judge == nil || row.Judge.Grade == nil {
+			t.Fatalf("a row without a grade: %s", line)
 		}
 	}
-	raw, err = os.ReadFile(filepath.Join(dir, "student.gguf"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := gguftest.Parse(raw); err != nil {
+	file := readFile(t, filepath.Join(dir, "student.gguf"))
+	if _, err := gguftest.Parse([]byte(file)); err != nil {
 		t.Error(err)
 	}
 }

@@ -24,9 +24,7 @@ func TestShardedOptimizerOverMPI(t *testing.T) {
 	must(t, args(whole, "3")...)
 	for i, steps := range []string{"2", "3"} {
 		p := ranked(t, 4>>i, args(run, steps, "trainer.shard_optimizer=true")...)
-		if code := p.end(t, patience); code != exitDone {
-			t.Fatalf("%s steps: exit status %d\n%s", steps, code, p.said.String())
-		}
+		p.wants(t, exitDone)
 	}
 	equalRuns(t, run, whole, 3)
 }
