@@ -1,15 +1,10 @@
 package main
 
 import (
-	"os"
-	"os/exec"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"unicode"
-
-	"gad/apps/chat/chattest"
 )
 
 // ofEditor are the control sequences that the editor of lines writes.
@@ -26,28 +21,7 @@ func TestChatOnTerminal(t *testing.T) {
 	if !strings.ContainsFunc(piped, isControl) {
 		t.Fatalf("%q has no control character: the test shows nothing", piped)
 	}
-	ours, theirs := chattest.Terminal(t, 80)
-	p := &process{Cmd: exec.Command(path, append([]string{"chat"}, args...)...),
-		done: make(chan error, 1)}
-	p.Stdin, p.Stdout, p.Stderr = theirs, theirs, theirs
-	p.Env = append(os.Environ(), "TERM=xterm")
-	p.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
-	theirs.Close()
-	go func() {
-		buf := make([]byte, 1<<16)
-		for {
-			n, err := ours.Read(buf)
-			p.said.Write(buf[:n])
-			if err != nil {
-				return
-			}
-		}
-	}()
-	go func() { p.done <- p.Wait() }()
-	t.Cleanup(func() { p.Process.Kill(); ours.Close() })
+	p, ours := atTerminal(t, 80, true, path, append([]string{"chat"}, args...)...)
 	prompts := func(n int) func() bool {
 		return func() bool { return strings.Count(p.said.String(), "> ") >= n }
 	}

@@ -31,40 +31,6 @@ var (
 		"requests a minute of TestCollectKill; tokens a minute are 13 times that")
 )
 
-// chaos misbehaves in one call of seven, by its number, in every way; and every 2000 calls
-// refuses all for a time.
-func chaos(c endpointtest.Call, w http.ResponseWriter, r *http.Request) bool {
-	rnd := rand.New(rand.NewPCG(uint64(c.Number), 7))
-	if c.Number%2000 > 1900 {
-		w.Header().Set("Retry-After-Ms", "50")
-		endpointtest.Fail(w, 429, "rate_limit_exceeded", "a storm")
-		return true
-	}
-	switch x := rnd.IntN(1000); {
-	case x < 40:
-		w.Header().Set("Retry-After",
-			[]string{"soon", "-1", "", "Mon, 02 Jan 2006 15:04:05 GMT"}[x%4])
-		w.Header().Set("Retry-After-Ms", "20")
-		endpointtest.Fail(w, 429, "rate_limit_exceeded", "slow down")
-	case x < 70:
-		endpointtest.Fail(w, []int{500, 502, 503, 529, 408, 409}[x%6], "", "trouble")
-	case x < 95:
-		endpointtest.Cut(w)
-	case x < 115:
-		endpointtest.HalfJSON(w)
-	case x < 135:
-		w.Write([]byte(endpointtest.WrongTypes[x%len(endpointtest.WrongTypes)]))
-	case x < 145:
-		time.Sleep(time.Duration(rnd.IntN(1500)) * time.Millisecond) // and a good answer
-		return false
-	case x < 146:
-		endpointtest.Endless(w, r)
-	default:
-		return false
-	}
-	return true
-}
-
 // wholeLines are the lines of a journal that its process has written to their end.
 func wholeLines(path string) iter.Seq[string] {
 	text := fileText(path)
@@ -101,7 +67,7 @@ func TestCollectKill(t *testing.T) {
 	path, dir := built(t), t.TempDir()
 	rpm := *collectRPM
 	tpm := 13 * rpm // which a request takes, on average
-	s := collecttest.Teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789", Misbehave: chaos,
+	s := collecttest.Teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789", Misbehave: endpointtest.Chaos,
 		Logprobs: func(_ endpointtest.Call, text string) any {
 			return endpointtest.InThrees(text, 2)
 		}})

@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gad/internal/vfs/vfstest"
 )
 
 // A real disk that fills up under a real process: exit status 1, one line with path,
@@ -12,7 +14,7 @@ import (
 // mistake, not a fault.
 func TestDoctorDiskFull(t *testing.T) {
 	path, f := built(t), ready(t)
-	disk, resize := tmpfs(t, "row 4: real full disk under a process", "3m")
+	disk, resize := vfstest.Tmpfs(t, "row 4: real full disk under a process", "3m")
 	run := filepath.Join(disk, "run")
 	args := stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output",
 		run, "--steps", "12", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=9")

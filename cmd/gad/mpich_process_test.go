@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"testing"
 )
 
@@ -40,24 +39,7 @@ func TestRanksOverMPICH(t *testing.T) { sameOnRanks(t, mpich) }
 func TestRankFaultsOverMPICH(t *testing.T) { faultsOfRanks(t, mpich) }
 
 // SIGUSR1 to MPICH's mpirun saves the run, and all end with exit status 75.
-func TestRankSignalOverMPICH(t *testing.T) {
-	f := ready(t)
-	const steps = 60
-	args := func(run string) []string {
-		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data",
-			f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup",
-			"2", "trainer.save_freq=10"),
-			[]string{"trainer.shards=2", "--threads", "1"})
-	}
-	run, whole := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "whole")
-	p := mpich(t, 2, args(run)...)
-	p.hears(t, "  step ")
-	p.Process.Signal(syscall.SIGUSR1)
-	p.wants(t, exitInterrupted, "run the same command again to resume")
-	mpich(t, 2, args(run)...).wants(t, exitDone)
-	must(t, args(whole)...)
-	equalRuns(t, run, whole, steps)
-}
+func TestRankSignalOverMPICH(t *testing.T) { signalsToRanks(t, mpich, 60, 2) }
 
 // MPICH's mpirun without a library that gad knows: each rank says so, and the status is 1.
 func TestMistakesOverMPICH(t *testing.T) {

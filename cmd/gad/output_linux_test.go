@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gad/internal/vfs/vfstest"
 )
 
 // A disk that fills up under gad generate: one line with the bytes needed and free, and
@@ -11,7 +13,7 @@ import (
 func TestGenerateDiskFull(t *testing.T) {
 	f := ready(t)
 	dir := t.TempDir()
-	disk, resize := tmpfs(t, "gad generate on a full disk", "64k")
+	disk, resize := vfstest.Tmpfs(t, "gad generate on a full disk", "64k")
 	rows := filepath.Join(dir, "rows.jsonl")
 	put(t, rows, strings.Repeat(`{"content":"Add 1+2","teacher_response":"it is 3"}`+"\n", 400))
 	generate := func(out string) []string {

@@ -17,8 +17,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"gad/internal/hostile"
 )
 
 var rankFaults = flag.Int("rankfaults", few(6, 1),
@@ -145,9 +143,8 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 				"1", fmt.Sprint("trainer.rank_timeout=", limit)})
 	}
 	whole := filepath.Join(t.TempDir(), "whole")
-	ranked(t, 2, args(whole)...).wants(t, exitDone)
 	begun := time.Now()
-	ranked(t, 2, args(filepath.Join(t.TempDir(), "timed"))...).wants(t, exitDone)
+	ranked(t, 2, args(whole)...).wants(t, exitDone)
 	took := time.Since(begun)
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -227,38 +224,42 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 	}
 }
 
-// SIGTERM to any rank, and SIGUSR1 to mpirun, saves the run, and all end with exit status 75.
+// SIGTERM to any rank, and SIGUSR1 to mpirun, saves the run, and all end with exit status 75. The
+// run goes on within one process.
 func TestRankSignal(t *testing.T) {
 	t.Parallel()
+	signalsToRanks(t, ranked, 30, few(0, 1), 1, 2)
+}
+
+// signalsToRanks interrupts a run on two ranks by SIGTERM to the ranks 0 and 1, and, for 2, by
+// SIGUSR1 to mpirun.
+func signalsToRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...string) *process,
+	steps int, to ...int) {
+	t.Helper()
 	f := ready(t)
-	const steps = 30
 	args := func(run string) []string {
 		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data",
 			f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup",
 			"2", "trainer.save_freq=10"),
 			[]string{"trainer.shards=2", "--threads", "1"})
 	}
-	whole := filepath.Join(t.TempDir(), "whole")
-	must(t, args(whole)...)
-	run := filepath.Join(t.TempDir(), "run")
-	for last := range 3 {
-		if last == 0 && !hostile.Long() {
-			continue
-		}
+	run, whole := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "whole")
+	for _, rank := range slices.Compact(to) {
 		p := ranked(t, 2, args(run)...)
 		p.hears(t, "  step ")
 		pids := p.rankPIDs()
 		if len(pids) != 2 {
 			t.Fatalf("ranks %v\n%s", pids, p.said.String())
 		}
-		if last < 2 {
-			syscall.Kill(pids[last], syscall.SIGTERM)
+		if rank < 2 {
+			syscall.Kill(pids[rank], syscall.SIGTERM)
 		} else {
 			p.Process.Signal(syscall.SIGUSR1)
 		}
 		p.wants(t, exitInterrupted, "run the same command again to resume")
 	}
-	ranked(t, 2, args(run)...).wants(t, exitDone)
+	must(t, args(run)...)
+	must(t, args(whole)...)
 	equalRuns(t, run, whole, steps)
 }
 

@@ -18,10 +18,24 @@ import (
 // onTerminal starts gad with a terminal of 100 columns as its standard error.
 func onTerminal(t *testing.T, path string, args ...string) *process {
 	t.Helper()
-	ours, theirs := chattest.Terminal(t, 100)
-	p := &process{Cmd: exec.Command(path, args...), done: make(chan error, 1)}
-	p.Env = append(os.Environ(), "TERM=xterm", "NO_COLOR=1")
-	p.Stderr = theirs
+	p, _ := atTerminal(t, 100, false, path, args...)
+	return p
+}
+
+// atTerminal starts gad with a terminal as its standard error, or, if it is all, as its standard
+// input and output too, which ours is the other end of.
+func atTerminal(t *testing.T, columns uint16, all bool, path string,
+	args ...string) (p *process, ours *os.File) {
+	t.Helper()
+	ours, theirs := chattest.Terminal(t, columns)
+	p = &process{Cmd: exec.Command(path, args...), done: make(chan error, 1)}
+	p.Env, p.Stderr = append(os.Environ(), "TERM=xterm"), theirs
+	if all {
+		p.Stdin, p.Stdout, p.SysProcAttr = theirs, theirs,
+			&syscall.SysProcAttr{Setsid: true, Setctty: true}
+	} else {
+		p.Env = append(p.Env, "NO_COLOR=1")
+	}
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +58,7 @@ func onTerminal(t *testing.T, path string, args ...string) *process {
 		p.done <- err
 	}()
 	t.Cleanup(func() { p.Process.Kill(); ours.Close() })
-	return p
+	return p, ours
 }
 
 // On a terminal the answer to a signal stands above the bar at once; the second signal
@@ -55,9 +69,7 @@ func TestTerminal(t *testing.T) {
 	run := filepath.Join(t.TempDir(), "run")
 	args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
 		"--output", run, "--steps", "3"), "trainer.save_freq=1")
-	if p := onTerminal(t, path, append(args, "--steps=2")...); p.end(t, patience) != exitUsage {
-		t.Fatal("--steps twice is taken") // and the terminal works
-	}
+	onTerminal(t, path, append(args, "--steps=2")...).wants(t, exitUsage) // and the terminal works
 	p := onTerminal(t, path, longStep(t, f, run, "--steps", "3", "trainer.save_freq=1")...)
 	bar := regexp.MustCompile(`update_actor +\[[^]]*\] +([0-9]+)/([0-9]+)`)
 	wait(t, "the bar", func() bool { return len(bar.FindAllString(p.said.String(), 3)) == 3 })
@@ -74,9 +86,7 @@ func TestTerminal(t *testing.T) {
 		return bar.MatchString(after)
 	})
 	p.Process.Signal(os.Interrupt)
-	if code := p.end(t, 10*time.Second); code != exitFailed {
-		t.Errorf("after the second signal: exit status %d", code)
-	}
+	p.wants(t, exitFailed)
 	said := strings.ReplaceAll(p.said.String(), "\r", "")
 	if left := chattest.Screen(said); bar.MatchString(strings.Join(left, "\n")) ||
 		!strings.Contains(strings.Join(left, "\n"), "stopped at once by a second signal, without "+
@@ -100,9 +110,7 @@ func TestTerminal(t *testing.T) {
 	args = append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
 		"--output", short, "--steps", "3"), "trainer.save_freq=1")
 	p = onTerminal(t, path, args...)
-	if p.end(t, patience) != exitDone {
-		t.Errorf("a run on a terminal:\n%s", p.said.String())
-	}
+	p.wants(t, exitDone)
 	left := strings.Join(chattest.Screen(p.said.String()), "\n")
 	if strings.Contains(left, "[=") || strings.Count(left, "step 3/3") != 1 {
 		t.Errorf("on the screen stays\n%s", left)

@@ -50,8 +50,6 @@ func shell(t *testing.T, path, dir string, env ...string) func(command string) s
 	}
 }
 
-var servedAt = regexp.MustCompile(`http://127\.0\.0\.1:\d+/v1`)
-
 // The six commands of doc/tutorial.md, as they stand there, lead from prompts to a judged
 // student in a GGUF file. A gad serve is the teacher, a server that goes by rules the judge;
 // names and settings are the test's.
@@ -63,15 +61,9 @@ func TestTutorial(t *testing.T) {
 	}
 
 	dir := t.TempDir()
-	teacher := start(t, path, "serve", "--model", f.path("sft", "global_step_60", "actor"),
-		"--listen", "127.0.0.1:0", "--name", "teacher")
-	wait(t, "the teacher", func() bool { return servedAt.MatchString(teacher.said.String()) })
-	judge := judgetest.Server(t, func(prompt string) string { return "my own words" },
-		func(_, answer string) int { return 1 + len(answer)%10 },
-		func(_, a,
-			b string) string {
-			return map[bool]string{true: "A", false: "B"}[len(a) > len(b)]
-		})
+	teacher, url := serving(t, "--model", f.path("sft", "global_step_60", "actor"), "--listen",
+		"127.0.0.1:0", "--name", "teacher")
+	judge := judgetest.Slow(t, 0)
 
 	const prompts = 40
 	var rows strings.Builder
@@ -84,7 +76,7 @@ func TestTutorial(t *testing.T) {
 	} {
 		put(t, filepath.Join(dir, name), text)
 	}
-	sh := shell(t, path, dir, "TEACHER_URL="+servedAt.FindString(teacher.said.String()),
+	sh := shell(t, path, dir, "TEACHER_URL="+url+"/v1",
 		"TEACHER=teacher", "JUDGE_URL="+judge.URL, "JUDGE=a-judge", "STUDENT="+f.path("student"),
 		"STEPS=8", "LONGEST=14", "RATE=1e-4")
 	var said []string
@@ -159,8 +151,7 @@ func TestTutorialWithoutKey(t *testing.T) {
 			args[i] = filepath.Join(dir, a)
 		}
 	}
-	teacher := start(t, path, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
-	wait(t, "the teacher", func() bool { return servedAt.MatchString(teacher.said.String()) })
+	_, url := serving(t, append(args, "--listen", "127.0.0.1:0")...)
 
 	const right = "a right answer" // the judge's own
 	grade := func(prompt, answer string) int {
@@ -189,7 +180,7 @@ func TestTutorialWithoutKey(t *testing.T) {
 	six := strings.Replace(tutorialShell(t, "The six commands")[0], "gad data collect ",
 		"gad data collect --seed 1 ", 1)
 	names := strings.NewReplacer("http://127.0.0.1:8000/v1",
-		servedAt.FindString(teacher.said.String()), "http://127.0.0.1:8123/v1",
+		url+"/v1", "http://127.0.0.1:8123/v1",
 		judge.URL).Replace(blocks[1])
 	out := sh(names + six)
 	_, table, _ := strings.Cut(out, "win %")
