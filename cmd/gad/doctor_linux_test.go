@@ -19,8 +19,7 @@ func TestDoctorOfAnotherUser(t *testing.T) {
 	f := ready(t)
 	dir := filepath.Join(t.TempDir(), "open")
 	run := filepath.Join(dir, "run")
-	must(t, stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output",
-		run, "--steps", "1")...)
+	must(t, f.stage("sft", run, 1)...)
 	program := filepath.Join(dir, "gad")
 	if err := os.WriteFile(program, []byte(readFile(t, path)), 0o755); err != nil {
 		t.Fatal(err)

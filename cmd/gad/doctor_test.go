@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // doctor examines a run and wants an exit status and texts.
@@ -42,11 +41,6 @@ func ends(t *testing.T, run, end string) {
 // way to end; it changes nothing.
 func TestDoctor(t *testing.T) {
 	path, f := built(t), ready(t)
-	long := func(run string) []string {
-		return stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
-			"--output", run, "--steps", "100000", "trainer.save_freq=5")
-	}
-
 	before := tree(t, f.path("train"))
 	out := examined(t, "finished", f.path("train"), exitDone, "train, step 3 of 3", "finished",
 		"global_step_3     verified", "<- would be resumed", "for the next save", "3 steps\n",
@@ -58,33 +52,31 @@ func TestDoctor(t *testing.T) {
 	t.Logf("finished:\n%s", strings.ReplaceAll(out, f.root, "RUNS"))
 
 	run := filepath.Join(t.TempDir(), "run")
-	p := start(t, path, long(run)...)
+	long := f.stage("sft", run, 100000, "trainer.save_freq=5")
+	p := start(t, path, long...)
 	wait(t, "some steps", func() bool { return lines(filepath.Join(run, "metrics.jsonl")) > 7 })
 	examined(t, "running", run, exitDone, fmt.Sprintf("by process %d on host", p.Process.Pid))
-	if code, _, said := gad(long(run)...); code != exitUsage ||
+	if code, _, said := gad(long...); code != exitUsage ||
 		!strings.Contains(said, "run folder in use by process") {
 		t.Errorf("lock held: exit status %d: %s", code, said)
 	}
 	p.Process.Signal(syscall.SIGTERM)
-	p.end(t, 20*time.Second)
+	p.end(t, patience)
 	examined(t, "interrupted", run, exitDone, "interrupted",
 		"the same command continues after step", "\nno problems found\n")
 	ends(t, run, "interrupted")
 
 	at := lines(filepath.Join(run, "metrics.jsonl"))
-	p = start(t, path, long(run)...)
-	wait(t, "some steps more",
-		func() bool { return lines(filepath.Join(run, "metrics.jsonl")) > at+7 })
+	p = start(t, path, long...)
+	wait(t, "more steps", func() bool { return lines(filepath.Join(run, "metrics.jsonl")) > at+7 })
 	p.Process.Kill()
-	p.end(t, 20*time.Second)
+	p.end(t, patience)
 	out = examined(t, "killed", run, exitDone, "unexpectedly: kill -9, a loss of power",
 		"the same command continues after step", "\nno problems found\n")
 	t.Logf("killed:\n%s", strings.ReplaceAll(out, filepath.Dir(run), "RUNS"))
 
 	broken := filepath.Join(t.TempDir(), "broken")
-	args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
-		"--output", broken, "--steps", "20"), "actor.optim.lr=1e38", "trainer.max_skips=3")
-	code, _, said := gad(args...)
+	code, _, said := gad(f.stage("sft", broken, 20, "actor.optim.lr=1e38", "trainer.max_skips=3")...)
 	if code != exitNumerical || strings.Count(said, "optimizer steps in a row") != 1 ||
 		!strings.Contains(said,
 			"(trainer.max_skips): lower actor.optim.lr and start again with another --output") ||

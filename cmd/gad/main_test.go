@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -81,6 +82,12 @@ var small = []string{"data.train_batch_size=4", "data.max_prompt_length=64",
 
 func stage(name string, flags ...string) []string {
 	return append(append([]string{name}, flags...), small...)
+}
+
+// stage returns the command line of a stage on the fixture's student and rows, into a run's folder.
+func (f *fixture) stage(name, run string, steps int, more ...string) []string {
+	return slices.Concat(stage(name, "--model", f.path("student"), "--data", f.path("train.arrow"),
+		"--output", run, "--steps", fmt.Sprint(steps)), more)
 }
 
 // The fixture is made by the program's own commands: init, data split, sft,

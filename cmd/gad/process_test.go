@@ -304,9 +304,7 @@ func TestInterrupt(t *testing.T) {
 	path, f := built(t), ready(t)
 	steps := few(120, 20) // beside which the start is short
 	args := func(run string) []string {
-		return stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"),
-			"--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "3",
-			"trainer.save_freq=10")
+		return f.stage("warmup", run, steps, "--critic-warmup", "3", "trainer.save_freq=10")
 	}
 	whole := filepath.Join(t.TempDir(), "whole")
 	begun := time.Now()
@@ -406,9 +404,7 @@ func TestSecondSignalAndSecondProcess(t *testing.T) {
 	before := tree(t, run)
 	// A second, and more on a machine that is so busy that a process which does nothing takes long.
 	begun := time.Now()
-	if code := start(t, path, "--version").end(t, patience); code != exitDone {
-		t.Fatalf("gad --version: exit status %d", code)
-	}
+	start(t, path, "--version").wants(t, exitDone)
 	within := time.Second + 20*time.Since(begun)
 	begun = time.Now()
 	code, _, said := gad(long...)

@@ -136,11 +136,9 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 	f := ready(t)
 	const steps, limit = 10, 10
 	args := func(run string) []string {
-		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data",
-			f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup",
-			"2"),
-			stateful, []string{"trainer.warmup_objective=policy", "trainer.shards=4", "--threads",
-				"1", fmt.Sprint("trainer.rank_timeout=", limit)})
+		return slices.Concat(f.stage("warmup", run, steps, "--critic-warmup", "2", "--threads", "1",
+			"trainer.warmup_objective=policy", "trainer.shards=4",
+			fmt.Sprint("trainer.rank_timeout=", limit)), stateful)
 	}
 	whole := filepath.Join(t.TempDir(), "whole")
 	begun := time.Now()
@@ -238,10 +236,8 @@ func signalsToRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...s
 	t.Helper()
 	f := ready(t)
 	args := func(run string) []string {
-		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data",
-			f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup",
-			"2", "trainer.save_freq=10"),
-			[]string{"trainer.shards=2", "--threads", "1"})
+		return f.stage("warmup", run, steps, "--critic-warmup", "2", "trainer.save_freq=10",
+			"trainer.shards=2", "--threads", "1")
 	}
 	run, whole := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "whole")
 	for _, rank := range slices.Compact(to) {

@@ -146,24 +146,21 @@ func TestSettingsAreTold(t *testing.T) {
 // command, of its stage and of a setting, whatever stands before it.
 func TestOrderTemplateAndHelp(t *testing.T) {
 	linked(t, "student", "train.arrow")
-	resolved := func(line string) string {
-		out, _ := must(t, strings.Fields(line)...)
-		settings, _, _ := strings.Cut(out, "\nmemory")
-		return settings
+	var resolved [2]string
+	for i, line := range []string{"sft data.train_batch_size=4 --dry-run --model student LENGTHS " +
+		"--data=train.arrow --output run", "sft --model student --data train.arrow --output run " +
+		"--dry-run data.train_batch_size=4 LENGTHS"} {
+		out, _ := does(t, strings.Replace(line, "LENGTHS",
+			"data.max_prompt_length=64 data.max_response_length=14", 1))
+		resolved[i], _, _ = strings.Cut(out, "\nmemory")
 	}
-	first := resolved(
-		"sft data.train_batch_size=4 --dry-run --model student data.max_prompt_length=64 " +
-			"data.max_response_length=14 --data=train.arrow --output run")
-	last := resolved(
-		"sft --model student --data train.arrow --output run --dry-run data.train_batch_size=4 " +
-			"data.max_prompt_length=64 data.max_response_length=14")
-	if first != last || !strings.Contains(first, "train_batch_size: 4") {
-		t.Errorf("flags behind settings resolve to\n%s\nbefore them\n%s", first, last)
+	if resolved[0] != resolved[1] || !strings.Contains(resolved[0], "train_batch_size: 4") {
+		t.Errorf("flags behind settings resolve to\n%s\nbefore them\n%s", resolved[0], resolved[1])
 	}
-	template, _ := must(t, "config", "--stage", "sft", "actor.optim.lr=3e-5")
+	template, _ := does(t, "config --stage sft actor.optim.lr=3e-5")
 	put(t, "run.yaml", template)
-	game, _ := must(t, "config", "--stage", "game") // the documents' word for it
-	train, _ := must(t, "config", "--stage", "train")
+	game, _ := does(t, "config --stage game") // the documents' word for it
+	train, _ := does(t, "config --stage train")
 	if game != train || !strings.Contains(game, "# The settings of gad train") {
 		t.Errorf("--stage game prints\n%.200s", game)
 	}

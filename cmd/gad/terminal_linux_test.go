@@ -67,8 +67,7 @@ func atTerminal(t *testing.T, columns uint16, all bool, path string,
 func TestTerminal(t *testing.T) {
 	path, f := built(t), ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
-		"--output", run, "--steps", "3"), "trainer.save_freq=1")
+	args := f.stage("sft", run, 3, "trainer.save_freq=1")
 	onTerminal(t, path, append(args, "--steps=2")...).wants(t, exitUsage) // and the terminal works
 	p := onTerminal(t, path, longStep(t, f, run, "--steps", "3", "trainer.save_freq=1")...)
 	bar := regexp.MustCompile(`update_actor +\[[^]]*\] +([0-9]+)/([0-9]+)`)
@@ -107,9 +106,7 @@ func TestTerminal(t *testing.T) {
 		t.Error("other settings are taken for the same run") // data.train_batch_size
 	}
 	short := filepath.Join(t.TempDir(), "short")
-	args = append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
-		"--output", short, "--steps", "3"), "trainer.save_freq=1")
-	p = onTerminal(t, path, args...)
+	p = onTerminal(t, path, f.stage("sft", short, 3, "trainer.save_freq=1")...)
 	p.wants(t, exitDone)
 	left := strings.Join(chattest.Screen(p.said.String()), "\n")
 	if strings.Contains(left, "[=") || strings.Count(left, "step 3/3") != 1 {
@@ -179,30 +176,25 @@ func TestNothingIsSilent(t *testing.T) {
 	}
 	put(t, "rows.jsonl", many.String())
 	student := f.path("sft", "global_step_60", "actor")
-	for _, args := range [][]string{
-		{"data", "inspect", "--data", "rows.jsonl"},
-		{"data", "validate", "--data", "rows.jsonl", "--model", student},
-		{"data", "convert", "--data", "rows.jsonl", "--output", "rows.parquet"},
-		{"data", "split", "--data", "rows.parquet", "--first", "a.arrow", "--second", "b.jsonl"},
-		append(stage("plan", "--stage", "train", "--data", "rows.jsonl", "--model", student),
-			"data.train_batch_size=4"),
-		stage("sft", "--model", student, "--data", "a.arrow", "--val-data", "b.jsonl", "--output",
-			"sft", "--steps", "2"),
-		stage("warmup", "--model", student, "--data", "rows.parquet", "--output", "warmup",
-			"--steps", "2", "--critic-warmup", "1"),
-		{"train", "--resume", "warmup", "--data", "rows.parquet", "--output", "train", "--steps",
-			"2"},
-		{"resume", "train", "--steps", "3"},
-		{"eval", "--model", student, "--data", "rows.jsonl", "--limit", "20", "--disc-steps", "4",
-			"--disc-seeds", "1", "--max-response-length", "14"},
-		{"generate", "--model", student, "--data", "rows.jsonl", "--limit", "40", "--output",
-			"answers.jsonl", "--max-new-tokens", "14"},
-		{"score", "--critic", "train/global_step_3/critic", "--data", "answers.jsonl"},
-		{"logprobs", "--model", student, "--data", "answers.jsonl"},
-		{"doctor", "train"},
-		{"export", "--run", "train", "--output", "student"},
-		{"init", "--config", f.path("config.json"), "--corpus", "rows.jsonl", "--output", "fresh"},
-	} {
+	for line := range strings.Lines(`data inspect --data rows.jsonl
+data validate --data rows.jsonl --model STUDENT
+data convert --data rows.jsonl --output rows.parquet
+data split --data rows.parquet --first a.arrow --second b.jsonl
+plan --stage train --data rows.jsonl --model STUDENT SMALL data.train_batch_size=4
+sft --model STUDENT --data a.arrow --val-data b.jsonl --output sft --steps 2 SMALL
+warmup --model STUDENT --data rows.parquet --output warmup --steps 2 --critic-warmup 1 SMALL
+train --resume warmup --data rows.parquet --output train --steps 2
+resume train --steps 3
+eval --model STUDENT --data rows.jsonl --limit 20 --disc-steps 4 --disc-seeds 1 --max-response-length 14
+generate --model STUDENT --data rows.jsonl --limit 40 --output answers.jsonl --max-new-tokens 14
+score --critic train/global_step_3/critic --data answers.jsonl
+logprobs --model STUDENT --data answers.jsonl
+doctor train
+export --run train --output student
+init --config CONFIG --corpus rows.jsonl --output fresh
+`) {
+		args := words(strings.NewReplacer("STUDENT", student, "CONFIG", f.path("config.json")).
+			Replace(line))
 		first, longest := slowed(t, path, args...)
 		t.Logf("%-20s first after %.2f s, longest wait %.2f s", strings.Join(args[:2], " "),
 			first.Seconds(), longest.Seconds())
