@@ -390,7 +390,8 @@ func TestExamineDamage(t *testing.T) {
 		}
 		return x, x.String()
 	}
-	const edited = "its config.yaml has been edited: configuration: data.train_batch_size was 4 when the run in "
+	const edited = "its config.yaml has been edited: configuration: data.train_batch_size was 4 " +
+		"when the run in "
 	unread := "it cannot be resumed, since config.yaml cannot be read: settings: " +
 		filepath.Join(run, "config.yaml")
 	for _, c := range []struct {

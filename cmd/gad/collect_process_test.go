@@ -67,7 +67,8 @@ func TestCollectKill(t *testing.T) {
 	path, dir := built(t), t.TempDir()
 	rpm := *collectRPM
 	tpm := 13 * rpm // which a request takes, on average
-	s := collecttest.Teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789", Misbehave: endpointtest.Chaos,
+	s := collecttest.Teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789",
+		Misbehave: endpointtest.Chaos,
 		Logprobs: func(_ endpointtest.Call, text string) any {
 			return endpointtest.InThrees(text, 2)
 		}})
@@ -214,9 +215,8 @@ func TestCollectBatchKill(t *testing.T) {
 			p.hears(t, "estimate:")
 			time.Sleep(200 * time.Millisecond)
 			p.Process.Signal(syscall.SIGINT)
-			if code, said := p.end(t, patience), p.said.String(); code != exitInterrupted || !strings.HasSuffix(said, "gad: data collect: interrupted: 0 of 50 answers are in "+out+".journal: run the same command to resume\n") {
-				t.Errorf("exit status %d\n%s", code, said)
-			}
+			p.wants(t, exitInterrupted, "gad: data collect: interrupted: 0 of 50 answers are in "+out+
+				".journal: run the same command to resume\n")
 			break
 		}
 		wait(t, "the batch", func() bool { return s.Batches() > 0 })
@@ -225,9 +225,8 @@ func TestCollectBatchKill(t *testing.T) {
 		p.Process.Kill()
 		p.end(t, patience)
 	}
-	if code, _, said := gad(args...); code != exitUsage || said != "gad: data collect: "+out+".journal: batches under way: 1: give --batch, which waits for their answers, as they are paid for\n" {
-		t.Errorf("exit status %d, %q", code, said)
-	}
+	refused(t, exitUsage, "gad: data collect: "+out+".journal: batches under way: 1: give --batch, "+
+		"which waits for their answers, as they are paid for\n", args...)
 	s.Batch.Looks = 0
 	must(t, batch...)
 	if n := len(sessiontest.Rows(t, out)); n != 50 || s.Batches() != 1 || len(s.Calls()) > 0 {

@@ -56,10 +56,7 @@ func TestDoctor(t *testing.T) {
 	p := start(t, path, long...)
 	wait(t, "some steps", func() bool { return lines(filepath.Join(run, "metrics.jsonl")) > 7 })
 	examined(t, "running", run, exitDone, fmt.Sprintf("by process %d on host", p.Process.Pid))
-	if code, _, said := gad(long...); code != exitUsage ||
-		!strings.Contains(said, "run folder in use by process") {
-		t.Errorf("lock held: exit status %d: %s", code, said)
-	}
+	refused(t, exitUsage, "run folder in use by process", long...)
 	p.Process.Signal(syscall.SIGTERM)
 	p.end(t, patience)
 	examined(t, "interrupted", run, exitDone, "interrupted",

@@ -46,6 +46,15 @@ func must(t testing.TB, args ...string) (stdout, stderr string) {
 	return out, err
 }
 
+// refused runs a command line that has to end with an exit status and to say a text.
+func refused(t testing.TB, want int, text string, args ...string) {
+	t.Helper()
+	if code, _, said := gad(args...); code != want || !strings.Contains(said, text) {
+		t.Errorf("gad %s: exit status %d, want %d and %q\n%s", strings.Join(args, " "), code, want,
+			text, said)
+	}
+}
+
 // words returns the words of a command line, in which what stands between quotation marks is one
 // and SMALL is the settings of the test's runs.
 func words(line string) (list []string) {
@@ -161,28 +170,20 @@ var build = sync.OnceValue(func() error {
 			return err
 		}
 	}
-	for _, args := range [][]string{
-		{"init", "--config", f.path("config.json"), "--corpus", f.path("corpus.txt"), "--output",
-			f.path("student")},
-		{"init", "--config", f.path("wide.json"), "--corpus", f.path("corpus.txt"), "--output",
-			f.path("wide")},
-		{"data", "convert", "--data", f.path("rows.jsonl"), "--output", f.path("rows.parquet")},
-		{"data", "split", "--data", f.path("rows.parquet"), "--first", f.path("train.arrow"),
-			"--second", f.path("test.jsonl"), "--fraction", "0.8"},
-		stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data",
-			f.path("test.jsonl"), "--output", f.path("sft"), "--steps", "60"),
-		stage("warmup", "--model", f.path("sft", "global_step_60", "actor"), "--data",
-			f.path("train.arrow"), "--output", f.path("warmup"), "--steps", "4", "--critic-warmup",
-			"2"),
-		{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output",
-			f.path("train"), "--steps", "3"},
-		stage("dpo", "--model", f.path("sft", "global_step_60", "actor"), "--data",
-			f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", f.path("dpo"),
-			"--steps", "2"),
+	for _, line := range []string{
+		"init --config F/config.json --corpus F/corpus.txt --output F/student",
+		"init --config F/wide.json --corpus F/corpus.txt --output F/wide",
+		"data convert --data F/rows.jsonl --output F/rows.parquet",
+		"data split --data F/rows.parquet --first F/train.arrow --second F/test.jsonl --fraction 0.8",
+		"sft --model F/student --data F/train.arrow --val-data F/test.jsonl --output F/sft --steps 60 " +
+			"SMALL actor.optim.lr=5e-3 data.train_batch_size=8",
+		"warmup --model F/sft/global_step_60/actor --data F/train.arrow --output F/warmup --steps 4 " +
+			"--critic-warmup 2 SMALL",
+		"train --resume F/warmup --data F/train.arrow --output F/train --steps 3",
+		"dpo --model F/sft/global_step_60/actor --data F/train.arrow --val-data F/test.jsonl " +
+			"--output F/dpo --steps 2 SMALL",
 	} {
-		if args[0] == "sft" {
-			args = append(args, "actor.optim.lr=5e-3", "data.train_batch_size=8")
-		}
+		args := words(strings.ReplaceAll(line, "F/", f.root+"/"))
 		code, out, err := gad(args...)
 		if code != exitDone {
 			return fmt.Errorf("gad %s: exit status %d\n%s%s", strings.Join(args, " "), code, out,

@@ -55,12 +55,8 @@ func TestRubricGame(t *testing.T) {
 
 	t.Setenv("JUDGE_KEY", "wrong")
 	j.ask(t, j.server.URL, "other")
-	p := start(t, j.path, j.args("refused")...)
-	if code, said := p.end(t, patience), p.said.String(); code != exitUsage ||
-		!strings.Contains(said, `it said "gad: endpoint: 127.0.0.1:`) ||
-		!strings.Contains(said, `the key is not accepted: check the key and what it may use"`) {
-		t.Errorf("a wrong key: exit status %d\n%s", code, said)
-	}
+	start(t, j.path, j.args("refused")...).wants(t, exitUsage, `it said "gad: endpoint: 127.0.0.1:`,
+		`the key is not accepted: check the key and what it may use"`)
 	t.Setenv("JUDGE_KEY", "secret")
 
 	if hostile.Long() { // and of a journal with gaps: fault

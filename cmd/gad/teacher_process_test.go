@@ -68,12 +68,8 @@ func TestTeacherURL(t *testing.T) {
 	}))
 	defer mute.Close()
 	run := filepath.Join(t.TempDir(), "run")
-	code, _, said := gad("opd", "--model", f.path("student"), "--data", f.path("train.arrow"),
-		"--output", run, "--teacher-url", mute.URL, "data.max_prompt_length=64",
-		"data.max_response_length=14")
-	if code != exitInput || !strings.Contains(said, "does not score a given text") {
-		t.Errorf("exit status %d: %s", code, said)
-	}
+	refused(t, exitInput, "does not score a given text",
+		f.stage("opd", run, 1, "--teacher-url", mute.URL)...)
 	if _, err := os.Stat(filepath.Join(run, "metrics.jsonl")); err == nil {
 		t.Error("the run has begun")
 	}
