@@ -150,10 +150,7 @@ func TestCollectEpisodesInterrupt(t *testing.T) {
 	self, dir := built(t), t.TempDir()
 	prompts := calculatorRows(t, dir, 20)
 	s := collecttest.Teacher(t, &endpointtest.Server{Answer: collecttest.AddsAsText,
-		Misbehave: func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
-			time.Sleep(50 * time.Millisecond)
-			return false
-		}})
+		Misbehave: endpointtest.Slowly(50 * time.Millisecond)})
 	out := filepath.Join(dir, "rows.jsonl")
 	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL,
 		"--model", "big", "--env", self + " env calculator"}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -173,10 +172,7 @@ func TestCollectKill(t *testing.T) {
 func TestCollectInterrupt(t *testing.T) {
 	path, dir := built(t), t.TempDir()
 	s := collecttest.Teacher(t, &endpointtest.Server{
-		Misbehave: func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
-			time.Sleep(300 * time.Millisecond)
-			return false
-		}})
+		Misbehave: endpointtest.Slowly(300 * time.Millisecond)})
 	prompts := filepath.Join(dir, "prompts.jsonl")
 	collecttest.Prompts(t, prompts, 100)
 	out := filepath.Join(dir, "rows.arrow")

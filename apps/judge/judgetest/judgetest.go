@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
@@ -67,10 +66,7 @@ func Slow(t testing.TB, pause time.Duration) *endpointtest.Server {
 	s := Server(t, func(prompt string) string { return "reference to " + prompt },
 		func(_, answer string) int { return 1 + len(answer)%10 },
 		func(_, a, b string) string { return "AB"[len(a)%2:][:1] })
-	s.Misbehave = func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
-		time.Sleep(pause)
-		return false
-	}
+	s.Misbehave = endpointtest.Slowly(pause)
 	return s
 }
 

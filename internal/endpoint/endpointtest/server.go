@@ -371,6 +371,14 @@ func Endless(w http.ResponseWriter, r *http.Request) (sent int64) {
 	return sent
 }
 
+// Slowly takes its time for each answer.
+func Slowly(pause time.Duration) func(Call, http.ResponseWriter, *http.Request) bool {
+	return func(Call, http.ResponseWriter, *http.Request) bool {
+		time.Sleep(pause)
+		return false
+	}
+}
+
 // Chaos misbehaves in one call of seven, by its number, in every way; and every 2000 calls
 // refuses all for a time.
 func Chaos(c Call, w http.ResponseWriter, r *http.Request) bool {
