@@ -405,8 +405,8 @@ func TestExamineDamage(t *testing.T) {
 		{"config.yaml", "train_batch_size: 4\n", "train_batch_size: 8\n", edited, ""},
 		{"config.yaml", "", "\n", edited, ""},
 		{"config.yaml", "", "", unread + ": no such file or directory", ""},
-		{"config.yaml", "", ":::", unread + `:1:1: setting "::": unknown: known here: model, data, ` +
-			`rollout, algorithm, actor, critic, dpo, teacher, coach, env, trainer`, ""},
+		{"config.yaml", "", ":::", unread + `:1:1: setting "::": unknown: known here: model, ` +
+			`data, rollout, algorithm, actor, critic, dpo, teacher, coach, env, trainer`, ""},
 		{"config.yaml", "", "a: [b", unread + ":1: not YAML: ", ""},
 	} {
 		path := filepath.Join(run, filepath.FromSlash(c.file))
@@ -425,7 +425,8 @@ func TestExamineDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 		x, said := examine()
-		if resume := cmp.Or(c.resume, "global_step_3"); len(x.Sick) != 1+strings.Count(c.want, "\n") ||
+		resume, problems := cmp.Or(c.resume, "global_step_3"), 1+strings.Count(c.want, "\n")
+		if len(x.Sick) != problems ||
 			!strings.HasPrefix(strings.Join(x.Sick, "\n"), c.want) || x.Resume != resume ||
 			!strings.Contains(said, "\nproblems: "+x.Sick[0]) ||
 			strings.Contains(said, "global_step_3     DAMAGED") != (c.resume != "") ||

@@ -211,8 +211,8 @@ func TestCollectBatchKill(t *testing.T) {
 			p.hears(t, "estimate:")
 			time.Sleep(200 * time.Millisecond)
 			p.Process.Signal(syscall.SIGINT)
-			p.wants(t, exitInterrupted, "gad: data collect: interrupted: 0 of 50 answers are in "+out+
-				".journal: run the same command to resume\n")
+			p.wants(t, exitInterrupted, "gad: data collect: interrupted: 0 of 50 answers are in "+
+				out+".journal: run the same command to resume\n")
 			break
 		}
 		wait(t, "the batch", func() bool { return s.Batches() > 0 })
@@ -221,8 +221,8 @@ func TestCollectBatchKill(t *testing.T) {
 		p.Process.Kill()
 		p.end(t, patience)
 	}
-	refused(t, exitUsage, "gad: data collect: "+out+".journal: batches under way: 1: give --batch, "+
-		"which waits for their answers, as they are paid for\n", args...)
+	refused(t, exitUsage, "gad: data collect: "+out+".journal: batches under way: 1: give "+
+		"--batch, which waits for their answers, as they are paid for\n", args...)
 	s.Batch.Looks = 0
 	must(t, batch...)
 	if n := len(sessiontest.Rows(t, out)); n != 50 || s.Batches() != 1 || len(s.Calls()) > 0 {

@@ -73,7 +73,8 @@ func TestDoctor(t *testing.T) {
 	t.Logf("killed:\n%s", strings.ReplaceAll(out, filepath.Dir(run), "RUNS"))
 
 	broken := filepath.Join(t.TempDir(), "broken")
-	code, _, said := gad(f.stage("sft", broken, 20, "actor.optim.lr=1e38", "trainer.max_skips=3")...)
+	code, _, said := gad(f.stage("sft", broken, 20, "actor.optim.lr=1e38",
+		"trainer.max_skips=3")...)
 	if code != exitNumerical || strings.Count(said, "optimizer steps in a row") != 1 ||
 		!strings.Contains(said,
 			"(trainer.max_skips): lower actor.optim.lr and start again with another --output") ||

@@ -15,7 +15,8 @@ import (
 // What the flags of eval, generate, logprobs and score say arrives: the commands themselves are
 // tested in their packages.
 func TestFlagsOfScoring(t *testing.T) {
-	linked(t, "sft/global_step_60/actor=sft", "train/global_step_3/critic=critic", "student", "test.jsonl")
+	linked(t, "sft/global_step_60/actor=sft", "train/global_step_3/critic=critic", "student",
+		"test.jsonl")
 	printed, _ := does(t, "eval --model sft --model student --data test.jsonl --limit 4 "+
 		"--max-response-length 6 --temperature 0.5 --against sft --checker \"sed 's/.*/0.5/'\" "+
 		"--disc-steps 2 --disc-seeds 1 --disc-batch 1 --output rows.jsonl --json")
@@ -25,8 +26,8 @@ func TestFlagsOfScoring(t *testing.T) {
 			t.Errorf("lacks %s: %s", want, printed)
 		}
 	}
-	printed, _ = does(t, "generate --model sft --data test.jsonl --limit 3 --output all.jsonl -n 2 "+
-		"--max-new-tokens 5 --temperature 1 --seed 2")
+	printed, _ = does(t, "generate --model sft --data test.jsonl --limit 3 --output all.jsonl "+
+		"-n 2 --max-new-tokens 5 --temperature 1 --seed 2")
 	if !strings.Contains(printed, "6 answers to 3 rows") {
 		t.Errorf("generate prints %q", printed)
 	}

@@ -174,11 +174,12 @@ var build = sync.OnceValue(func() error {
 		"init --config F/config.json --corpus F/corpus.txt --output F/student",
 		"init --config F/wide.json --corpus F/corpus.txt --output F/wide",
 		"data convert --data F/rows.jsonl --output F/rows.parquet",
-		"data split --data F/rows.parquet --first F/train.arrow --second F/test.jsonl --fraction 0.8",
-		"sft --model F/student --data F/train.arrow --val-data F/test.jsonl --output F/sft --steps 60 " +
-			"SMALL actor.optim.lr=5e-3 data.train_batch_size=8",
-		"warmup --model F/sft/global_step_60/actor --data F/train.arrow --output F/warmup --steps 4 " +
-			"--critic-warmup 2 SMALL",
+		"data split --data F/rows.parquet --first F/train.arrow --second F/test.jsonl " +
+			"--fraction 0.8",
+		"sft --model F/student --data F/train.arrow --val-data F/test.jsonl --output F/sft " +
+			"--steps 60 SMALL actor.optim.lr=5e-3 data.train_batch_size=8",
+		"warmup --model F/sft/global_step_60/actor --data F/train.arrow --output F/warmup " +
+			"--steps 4 --critic-warmup 2 SMALL",
 		"train --resume F/warmup --data F/train.arrow --output F/train --steps 3",
 		"dpo --model F/sft/global_step_60/actor --data F/train.arrow --val-data F/test.jsonl " +
 			"--output F/dpo --steps 2 SMALL",

@@ -26,7 +26,8 @@ case $r in *a*|*e*|*o*) echo 1;; *) echo 0;; esac; done`
 func TestRubricGame(t *testing.T) {
 	f := ready(t)
 	j := newJudged(t, "rubric", judgetest.Rubric("has an a, e or o",
-		func(answer string) bool { return strings.ContainsAny(answer, "aeo") }), `{"grades": [["true"]]}`)
+		func(answer string) bool { return strings.ContainsAny(answer, "aeo") }),
+		`{"grades": [["true"]]}`)
 	j.steps, j.tried = few(3, 2), 2
 	j.args = func(run string) []string {
 		return append([]string{"train", "--resume", f.path("warmup"), "--data",

@@ -129,8 +129,8 @@ func TestSettingsAreTold(t *testing.T) {
 	// What a launcher has started several times and is not for that is told.
 	t.Setenv("OMPI_COMM_WORLD_SIZE", "2")
 	t.Setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0")
-	for rank, want := range []string{"gad: warning: mpirun has started 2 processes, and gad config " +
-		"is not for several: each does all of it\n", ""} {
+	for rank, want := range []string{"gad: warning: mpirun has started 2 processes, and gad " +
+		"config is not for several: each does all of it\n", ""} {
 		t.Setenv("OMPI_COMM_WORLD_RANK", fmt.Sprint(rank))
 		if _, said := does(t, "config"); said != want {
 			t.Errorf("rank %d says %q", rank, said)

@@ -55,8 +55,8 @@ func TestRanksOverTCP(t *testing.T) {
 	t.Parallel()
 	f := ready(t)
 	args := func(run string, steps int) []string {
-		return f.stage("warmup", run, steps, "--critic-warmup", "1", "trainer.shards=4", "--threads",
-			"1", "trainer.rank_timeout=60")
+		return f.stage("warmup", run, steps, "--critic-warmup", "1", "trainer.shards=4",
+			"--threads", "1", "trainer.rank_timeout=60")
 	}
 	const steps = 20
 	whole := filepath.Join(t.TempDir(), "whole")

@@ -177,23 +177,23 @@ func TestNothingIsSilent(t *testing.T) {
 	put(t, "rows.jsonl", many.String())
 	student := f.path("sft", "global_step_60", "actor")
 	for line := range strings.Lines(`data inspect --data rows.jsonl
-data validate --data rows.jsonl --model STUDENT
+data validate --data rows.jsonl --model $M
 data convert --data rows.jsonl --output rows.parquet
 data split --data rows.parquet --first a.arrow --second b.jsonl
-plan --stage train --data rows.jsonl --model STUDENT SMALL data.train_batch_size=4
-sft --model STUDENT --data a.arrow --val-data b.jsonl --output sft --steps 2 SMALL
-warmup --model STUDENT --data rows.parquet --output warmup --steps 2 --critic-warmup 1 SMALL
+plan --stage train --data rows.jsonl --model $M SMALL data.train_batch_size=4
+sft --model $M --data a.arrow --val-data b.jsonl --output sft --steps 2 SMALL
+warmup --model $M --data rows.parquet --output warmup --steps 2 --critic-warmup 1 SMALL
 train --resume warmup --data rows.parquet --output train --steps 2
 resume train --steps 3
-eval --model STUDENT --data rows.jsonl --limit 20 --disc-steps 4 --disc-seeds 1 --max-response-length 14
-generate --model STUDENT --data rows.jsonl --limit 40 --output answers.jsonl --max-new-tokens 14
+eval --model $M --data rows.jsonl --limit 20 --disc-steps 4 --disc-seeds 1 --max-response-length 14
+generate --model $M --data rows.jsonl --limit 40 --output answers.jsonl --max-new-tokens 14
 score --critic train/global_step_3/critic --data answers.jsonl
-logprobs --model STUDENT --data answers.jsonl
+logprobs --model $M --data answers.jsonl
 doctor train
 export --run train --output student
-init --config CONFIG --corpus rows.jsonl --output fresh
+init --config $C --corpus rows.jsonl --output fresh
 `) {
-		args := words(strings.NewReplacer("STUDENT", student, "CONFIG", f.path("config.json")).
+		args := words(strings.NewReplacer("$M", student, "$C", f.path("config.json")).
 			Replace(line))
 		first, longest := slowed(t, path, args...)
 		t.Logf("%-20s first after %.2f s, longest wait %.2f s", strings.Join(args[:2], " "),

@@ -52,7 +52,8 @@ func TestVersion(t *testing.T) {
 		}
 	}
 	// A command's help must not have taken it over: sft --version is a mistake.
-	refused(t, exitUsage, "gad: sft: unknown flag --version: see gad sft --help", "sft", "--version")
+	refused(t, exitUsage, "gad: sft: unknown flag --version: see gad sft --help", "sft",
+		"--version")
 }
 
 // A release's build says what it was told.
