@@ -259,7 +259,7 @@ var roles = map[string]string{
 	"github.com/gofrs/flock": "apps/pull checkpoint",
 	// which variants a machine can run
 	"golang.org/x/sys/cpu":  "internal/compute/cpu trainer_test",
-	"golang.org/x/sys/unix": "internal/vfs checkpoint_test apps/chat_test cmd/gad_test apps/chat/chattest", // the tests mount a small disk, open a terminal
+	"golang.org/x/sys/unix": "internal/vfs apps/chat_test apps/chat/chattest", // a terminal
 }
 
 // notParquet is Arrow's own Parquet reader: it panics in goroutines of its own

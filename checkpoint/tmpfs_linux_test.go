@@ -4,24 +4,16 @@ import (
 	"errors"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"gad/internal/vfs"
+	"gad/internal/vfs/vfstest"
 )
 
 // A real disk that fills up: a tmpfs of 256 KiB, where this user may mount one.
 func TestRealDiskFull(t *testing.T) {
-	disk := t.TempDir()
-	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=256k"); err != nil {
-		t.Skipf("row 4: real full disk: NOT TESTED: no mount here: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(disk, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	disk, _ := vfstest.Tmpfs(t, "row 4: real full disk", "256k")
 	run := filepath.Join(disk, "run")
 	commitSteps(t, vfs.OS, run, 1)
 	big := func(d *Dir) error { return d.WriteFile("model", make([]byte, 1<<20)) }
@@ -29,7 +21,7 @@ func TestRealDiskFull(t *testing.T) {
 		t.Errorf("CheckSpace: %v", err)
 	}
 	err := Commit(vfs.OS, run, 2, big)
-	if !errors.Is(err, ErrSpace) || !errors.Is(err, unix.ENOSPC) {
+	if !errors.Is(err, ErrSpace) || !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("Commit: %v", err)
 	}
 	for _, part := range []string{stepDir(run, 2), "bytes needed", " free:"} {

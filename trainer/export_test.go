@@ -2,7 +2,9 @@ package trainer
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -81,4 +83,40 @@ func TestExportGGUF(t *testing.T) {
 		t.Errorf("killed at %d operations, %d times absent", killed, absent)
 	}
 	t.Logf("row 18: a GGUF file: killed at each of %d operations, %d absent, %d whole, the next one succeeds each time", killed, absent, killed-absent)
+}
+
+// A run from a GGUF file has the bits of a run from the folder that the file is read into, the
+// reference and the discriminator included; its checkpoints are folders, and it goes on without the
+// file.
+func TestRunFromGGUF(t *testing.T) {
+	be := ready(t)
+	dir := t.TempDir()
+	file, folder := filepath.Join(dir, "s.gguf"), filepath.Join(dir, "hf")
+	_, err := export.ModelGGUF(nil, fixed.student, file, "bf16")
+	if err == nil {
+		_, err = export.Model(nil, file, folder, "base")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var runs [2]string
+	for i, path := range []string{file, folder} {
+		runs[i] = filepath.Join(dir, fmt.Sprint("run", i))
+		for _, steps := range []string{"2", "3"} {
+			finished(t, be, settings(config.Warmup, runs[i], half("model.path="+path,
+				"model.reward_path="+path, "trainer.critic_warmup=1", "actor.use_kl_loss=true",
+				"trainer.warmup_objective=policy", "trainer.total_steps="+steps)...), config.Warmup)
+			if steps == "2" {
+				if err := os.RemoveAll(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	same(t, record(t, runs[0], 3), record(t, runs[1], 3))
+	same(t, record(t, runs[0], 2), record(t, runs[1], 2))
+	if a, b := filesOf(t, filepath.Join(runs[0], "reference")),
+		filesOf(t, filepath.Join(runs[1], "reference")); len(a) < 4 || !maps.Equal(a, b) {
+		t.Errorf("the reference has %d files, or others than the folder's", len(a))
+	}
 }

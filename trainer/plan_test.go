@@ -1,11 +1,13 @@
 package trainer
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"gad/internal/compute/cuda"
+	"gad/internal/hostile"
 	"gad/internal/vfs"
 	"gad/trainer/config"
 	"gad/trainer/plan"
@@ -35,6 +37,41 @@ func TestPlanOfChosenRows(t *testing.T) {
 		!strings.Contains(ranks.String(),
 			"about 8 more are over the length limits or have equal scores and left out") {
 		t.Errorf("%d rows, %d left out:\n%s", ranks.Rows, ranks.LeftOut, ranks)
+	}
+}
+
+// Rows that the run leaves out are no part of the plan; the mean lengths and steps are those of
+// the others. A run without a row is refused, as the run itself refuses it.
+func TestPlanLeavesRowsOut(t *testing.T) {
+	be := ready(t)
+	var rows strings.Builder
+	for i := range 40 {
+		answer := "Yes."
+		if i%4 == 0 {
+			answer = strings.Repeat("It is 3. ", 20)
+		}
+		fmt.Fprintf(&rows, `{"content":"Add %d+1","teacher_response":%q}`+"\n", i, answer)
+	}
+	file := hostile.Put(t, t.TempDir(), "rows.jsonl", []byte(rows.String()))
+	for _, c := range []struct{ set, steps, says, refused string }{
+		{"data.truncated_teachers=filter", "3 steps",
+			"over 30 rows; about 10 more are over the length limits and left out)\n", ""},
+		{"data.truncated_teachers=keep", "4 steps", "over 40 rows)\n", ""},
+		{"data.max_response_length=2", "", "", "data: " + file +
+			": none of 40 rows is within data.max_prompt_length 64 and " +
+			"data.max_response_length 2: raise them"},
+	} {
+		p, err := plan.New(be, be, 0, vfs.OS, settings(config.SFT,
+			filepath.Join(t.TempDir(), "run"), "data.train_files="+file, "data.train_batch_size=10",
+			"trainer.total_epochs=1", "data.truncated_teachers=filter", c.set), config.SFT)
+		if c.refused != "" {
+			if err == nil || err.Error() != c.refused {
+				t.Errorf("%s: %v, want %s", c.set, err, c.refused)
+			}
+		} else if err != nil || !strings.Contains(p.String(), c.steps) ||
+			!strings.Contains(p.String(), c.says) {
+			t.Errorf("%s: %v\n%s", c.set, err, p)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -372,6 +373,91 @@ func TestExamineStart(t *testing.T) {
 		!strings.Contains(strings.Join(x.Sick, "\n"), "has not learned") {
 		t.Errorf("a discriminator that cannot learn: %q", x.Sick)
 	}
+}
+
+// What gad doctor says of a run whose files were harmed, one file at a time, and of one
+// whose checkpoints are all gone: what is wrong, nothing else, and what would be resumed.
+func TestExamineDamage(t *testing.T) {
+	be := ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	finished(t, be, settings(config.SFT, run, "trainer.total_steps=3", "trainer.save_freq=1"),
+		config.SFT)
+	examine := func() (x *doctor.Examination, text string) {
+		t.Helper()
+		x, err := doctor.Examine(vfs.OS, run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x, x.String()
+	}
+	const edited = "its config.yaml has been edited: configuration: data.train_batch_size was 4 " +
+		"when the run in "
+	unread := "it cannot be resumed, since config.yaml cannot be read: settings: " +
+		filepath.Join(run, "config.yaml")
+	for _, c := range []struct {
+		file, old, now string // without old: now is the file; without both there is none
+		want           string // how the problems begin, each on a line
+		resume         string
+	}{
+		{"global_step_3/trainer.json", "1", "2", "global_step_3 does not verify", "global_step_2"},
+		{"metrics.jsonl", secondLine(t, run), "", "the metrics have a gap: step 2 is missing\n" +
+			"the metrics end at step 2, the checkpoint is of step 3", ""},
+		{"config.yaml", "train_batch_size: 4\n", "train_batch_size: 8\n", edited, ""},
+		{"config.yaml", "", "\n", edited, ""},
+		{"config.yaml", "", "", unread + ": no such file or directory", ""},
+		{"config.yaml", "", ":::", unread + `:1:1: setting "::": unknown: known here: model, ` +
+			`data, rollout, algorithm, actor, critic, dpo, teacher, coach, env, trainer`, ""},
+		{"config.yaml", "", "a: [b", unread + ":1: not YAML: ", ""},
+	} {
+		path := filepath.Join(run, filepath.FromSlash(c.file))
+		whole, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := c.now
+		if c.old != "" {
+			text = strings.Replace(string(whole), c.old, c.now, 1)
+		}
+		if err = os.WriteFile(path, []byte(text), 0o644); text == "" {
+			err = os.Remove(path)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, said := examine()
+		resume, problems := cmp.Or(c.resume, "global_step_3"), 1+strings.Count(c.want, "\n")
+		if len(x.Sick) != problems ||
+			!strings.HasPrefix(strings.Join(x.Sick, "\n"), c.want) || x.Resume != resume ||
+			!strings.Contains(said, "\nproblems: "+x.Sick[0]) ||
+			strings.Contains(said, "global_step_3     DAMAGED") != (c.resume != "") ||
+			!strings.Contains(said, "step "+strings.TrimPrefix(resume, "global_step_")+" of 3\n") {
+			t.Errorf("%s: problems %q, want %q\n%s", c.file, x.Sick, c.want, said)
+		}
+		if err := os.WriteFile(path, whole, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if x, said := examine(); len(x.Sick) > 0 || !strings.HasSuffix(said, "\nno problems found\n") {
+		t.Errorf("whole again: %q", x.Sick)
+	}
+	for step := range 3 {
+		if err := os.RemoveAll(filepath.Join(run, fmt.Sprint("global_step_", step+1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if x, _ := examine(); !slices.Contains(x.Sick, "it has saved, and no checkpoint is left") {
+		t.Errorf("without a checkpoint: %q", x.Sick)
+	}
+}
+
+// secondLine returns the metrics of a run's second step.
+func secondLine(t *testing.T, run string) string {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(run, "metrics.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.SplitAfter(string(raw), "\n")[1]
 }
 
 // roomy is a backend that samples as a GPU does, with so much memory.

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,22 +11,16 @@ import (
 // The command on a tiny shape, as JSON; as a table: TestModelCost, and TestRun of apps/bench.
 func TestBench(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(tinyConfig),
-		0o644); err != nil {
-		t.Fatal(err)
-	}
-	if code, _, err := gad("bench", "--shape", t.TempDir()); code != exitInput ||
-		!strings.Contains(err, "config.json") {
-		t.Errorf("a folder without config.json: exit status %d\n%s", code, err)
-	}
+	put(t, filepath.Join(dir, "config.json"), tinyConfig)
+	refused(t, exitInput, "config.json", "bench", "--shape", t.TempDir())
 	if testing.Short() {
 		return // memory's bandwidth
 	}
 	out, _ := must(t, "bench", "--shape", dir, "--what", "limits", "--json", "--threads", "1")
 	var r bench.Report
-	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Limits.Products <= 0 ||
-		len(r.Ops)+len(r.Stages) > 0 || r.Shape != dir {
-		t.Errorf("%v:\n%s", err, out)
+	decode(t, out, &r)
+	if r.Limits.Products <= 0 || len(r.Ops)+len(r.Stages) > 0 || r.Shape != dir {
+		t.Errorf("prints %s", out)
 	}
 }
 
@@ -38,9 +30,7 @@ func TestModelCost(t *testing.T) {
 	out, _ := must(t, "bench", "--model-cost", "a100", "--shape", "qwen2.5-0.5b", "--prompts", "4",
 		"--new-tokens", "16", "--json")
 	var r bench.Report
-	if err := json.Unmarshal([]byte(out), &r); err != nil {
-		t.Fatal(err)
-	}
+	decode(t, out, &r)
 	if table, _ := must(t, "bench", "--model-cost", "a100", "--shape", "qwen2.5-0.5b", "--what",
 		"limits"); !strings.Contains(table, "bfloat16 products                        312 TFLOP/s\n") {
 		t.Errorf("the table:\n%s", table)

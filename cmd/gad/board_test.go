@@ -78,9 +78,7 @@ func TestBoardOfEveryStage(t *testing.T) {
 	}
 	var first struct{ Prompt, Teacher string }
 	sample, _, _ := strings.Cut(fileText("train/samples/step_3.jsonl"), "\n")
-	if err := json.Unmarshal([]byte(sample), &first); err != nil {
-		t.Fatal(err)
-	}
+	decode(t, sample, &first)
 	text := fileText("report.html")
 	if quoted, _ := json.Marshal(first.Teacher); !strings.Contains(text, string(quoted)) ||
 		first.Teacher == "" {

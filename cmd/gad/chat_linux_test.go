@@ -1,15 +1,10 @@
 package main
 
 import (
-	"os"
-	"os/exec"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"unicode"
-
-	"gad/apps/chat/chattest"
 )
 
 // ofEditor are the control sequences that the editor of lines writes.
@@ -26,36 +21,14 @@ func TestChatOnTerminal(t *testing.T) {
 	if !strings.ContainsFunc(piped, isControl) {
 		t.Fatalf("%q has no control character: the test shows nothing", piped)
 	}
-	ours, theirs := chattest.Terminal(t, 80)
-	p := &process{Cmd: exec.Command(path, append([]string{"chat"}, args...)...),
-		done: make(chan error, 1)}
-	p.Stdin, p.Stdout, p.Stderr = theirs, theirs, theirs
-	p.Env = append(os.Environ(), "TERM=xterm")
-	p.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
-	theirs.Close()
-	go func() {
-		buf := make([]byte, 1<<16)
-		for {
-			n, err := ours.Read(buf)
-			p.said.Write(buf[:n])
-			if err != nil {
-				return
-			}
-		}
-	}()
-	go func() { p.done <- p.Wait() }()
-	t.Cleanup(func() { p.Process.Kill(); ours.Close() })
+	p, ours := atTerminal(t, 80, true, path, append([]string{"chat"}, args...)...)
 	prompts := func(n int) func() bool {
 		return func() bool { return strings.Count(p.said.String(), "> ") >= n }
 	}
 	wait(t, "the prompt", prompts(1))
 	begun := len(p.said.String())
 	ours.WriteString("x\r")
-	wait(t, "the answer",
-		func() bool { return strings.Contains(p.said.String(), " of the answer, ") })
+	p.hears(t, " of the answer, ")
 	answer := ofEditor.ReplaceAllString(strings.ReplaceAll(p.said.String()[begun:], "\r\n", "\n"),
 		"")
 	if i := strings.IndexFunc(answer, isControl); i >= 0 {
@@ -79,24 +52,11 @@ func TestChatOnTerminal(t *testing.T) {
 			again, answer)
 	}
 	ours.WriteString("/?\r")
-	wait(t, "the help",
-		func() bool {
-			return strings.Contains(p.said.String(),
-				"/exit, Ctrl-D  end the program\r\n")
-		})
+	p.hears(t, "/exit, Ctrl-D  end the program\r\n")
 	ours.WriteString("\x03")
-	wait(t, "the hint",
-		func() bool {
-			return strings.Contains(p.said.String(),
-				"/exit or Ctrl-D ends the program")
-		})
+	p.hears(t, "/exit or Ctrl-D ends the program")
 	ours.WriteString("/frobnicate\r") // who types has seen why it is not answered
-	wait(t, "the refusal", func() bool {
-		return strings.Contains(p.said.String(),
-			"gad: chat: /frobnicate: is not known: /help lists the commands")
-	})
+	p.hears(t, "gad: chat: /frobnicate: is not known: /help lists the commands")
 	ours.WriteString("\x04")
-	if code := p.end(t, patience); code != exitDone {
-		t.Errorf("exit status %d\n%s", code, p.said.String())
-	}
+	p.wants(t, exitDone)
 }

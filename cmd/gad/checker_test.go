@@ -77,9 +77,7 @@ func TestFolderNamesNoServer(t *testing.T) {
 	if theirs == text {
 		t.Fatal("config.yaml has no empty teacher.url")
 	}
-	if err := os.WriteFile("run/config.yaml", []byte(theirs), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, "run/config.yaml", theirs)
 	t.Setenv(teacherKey, "sk-of-the-user-0123456789")
 	for _, line := range []string{"resume run --steps 2", "opd --output run --steps 2"} {
 		answered(t, []exchange{{line, exitUsage, []string{fmt.Sprintf(

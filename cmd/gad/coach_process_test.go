@@ -116,9 +116,7 @@ func TestCoachByRule(t *testing.T) {
 		"task/train.arrow", "--output", "run", "--steps", "2", "--threads", "1", "--coach",
 		`"$GAD" task notes two-forms`, "data.train_batch_size=4", "data.max_prompt_length=48",
 		"data.max_response_length=16", "trainer.save_samples=4", "coach.template={prompt} {notes}")
-	if code := p.end(t, patience); code != exitDone {
-		t.Fatalf("exit status %d\n%s", code, p.said.String())
-	}
+	p.wants(t, exitDone)
 	if share := metric(t, "run", "opd/notes_frac"); slices.Min(share) != 1 {
 		t.Errorf("shares with notes %v", share)
 	}

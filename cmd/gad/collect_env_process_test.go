@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -95,26 +94,21 @@ func TestCollectEpisodesKill(t *testing.T) {
 		killed++
 		time.Sleep(50 * time.Millisecond) // requests of the dead process arrive
 		have, unfinished := map[string]bool{}, map[string]bool{}
-		raw, err := os.ReadFile(out + ".journal")
-		if err == nil {
-			for text := range bytes.Lines(raw[:bytes.LastIndexByte(raw, '\n')+1]) {
-				var l struct {
-					Key    string
-					Record struct {
-						ID   string
-						Done bool
-					}
+		for text := range wholeLines(out + ".journal") {
+			var l struct {
+				Key    string
+				Record struct {
+					ID   string
+					Done bool
 				}
-				if err := json.Unmarshal(text, &l); err != nil {
-					t.Fatal(err)
-				}
-				episode := l.Key[:strings.LastIndex(l.Key[:min(len(l.Key), 38)], "/")+1]
-				if l.Record.ID != "" {
-					have[l.Record.ID], unfinished[episode] = true, true
-				}
-				if l.Record.Done {
-					delete(unfinished, episode)
-				}
+			}
+			decode(t, text, &l)
+			episode := l.Key[:strings.LastIndex(l.Key[:min(len(l.Key), 38)], "/")+1]
+			if l.Record.ID != "" {
+				have[l.Record.ID], unfinished[episode] = true, true
+			}
+			if l.Record.Done {
+				delete(unfinished, episode)
 			}
 		}
 		if len(unfinished) > 0 {
@@ -138,15 +132,10 @@ func TestCollectEpisodesKill(t *testing.T) {
 			}
 		}
 	}
-	want, err := os.ReadFile(whole)
-	if err != nil {
-		t.Fatal(err)
+	if fileText(out) != readFile(t, whole) {
+		t.Errorf("seed %d: another output", seed)
 	}
-	got, err := os.ReadFile(out)
-	if err != nil || !bytes.Equal(got, want) {
-		t.Errorf("seed %d: another output (%v)", seed, err)
-	}
-	if n := strings.Count(string(got), "\n"); n != rows || within == 0 {
+	if n := lines(out); n != rows || within == 0 {
 		t.Errorf("%d rows, %d of %d kills within episodes", n, within, killed)
 	}
 	t.Logf("gad data collect --env: %d episodes, %d turns, %d kills, %d of them with turns of open episodes in the journal; %d turns asked after their answer was journalled; %d answers came to a dead process (seed %d)",
@@ -161,10 +150,7 @@ func TestCollectEpisodesInterrupt(t *testing.T) {
 	self, dir := built(t), t.TempDir()
 	prompts := calculatorRows(t, dir, 20)
 	s := collecttest.Teacher(t, &endpointtest.Server{Answer: collecttest.AddsAsText,
-		Misbehave: func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
-			time.Sleep(50 * time.Millisecond)
-			return false
-		}})
+		Misbehave: endpointtest.Slowly(50 * time.Millisecond)})
 	out := filepath.Join(dir, "rows.jsonl")
 	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL,
 		"--model", "big", "--env", self + " env calculator"}

@@ -3,12 +3,10 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"flag"
 	"fmt"
+	"iter"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,57 +30,22 @@ var (
 		"requests a minute of TestCollectKill; tokens a minute are 13 times that")
 )
 
-// chaos misbehaves in one call of seven, by its number, in every way; and every 2000 calls
-// refuses all for a time.
-func chaos(c endpointtest.Call, w http.ResponseWriter, r *http.Request) bool {
-	rnd := rand.New(rand.NewPCG(uint64(c.Number), 7))
-	if c.Number%2000 > 1900 {
-		w.Header().Set("Retry-After-Ms", "50")
-		endpointtest.Fail(w, 429, "rate_limit_exceeded", "a storm")
-		return true
-	}
-	switch x := rnd.IntN(1000); {
-	case x < 40:
-		w.Header().Set("Retry-After",
-			[]string{"soon", "-1", "", "Mon, 02 Jan 2006 15:04:05 GMT"}[x%4])
-		w.Header().Set("Retry-After-Ms", "20")
-		endpointtest.Fail(w, 429, "rate_limit_exceeded", "slow down")
-	case x < 70:
-		endpointtest.Fail(w, []int{500, 502, 503, 529, 408, 409}[x%6], "", "trouble")
-	case x < 95:
-		endpointtest.Cut(w)
-	case x < 115:
-		endpointtest.HalfJSON(w)
-	case x < 135:
-		w.Write([]byte(endpointtest.WrongTypes[x%len(endpointtest.WrongTypes)]))
-	case x < 145:
-		time.Sleep(time.Duration(rnd.IntN(1500)) * time.Millisecond) // and a good answer
-		return false
-	case x < 146:
-		endpointtest.Endless(w, r)
-	default:
-		return false
-	}
-	return true
+// wholeLines are the lines of a journal that its process has written to their end.
+func wholeLines(path string) iter.Seq[string] {
+	text := fileText(path)
+	return strings.Lines(text[:strings.LastIndexByte(text, '\n')+1])
 }
 
-// journalled are the prompts whose answers a journal holds: whole lines only.
+// journalled are the prompts whose answers a journal holds.
 func journalled(t *testing.T, path string) map[string]bool {
 	t.Helper()
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil
-	}
-	raw = raw[:bytes.LastIndexByte(raw, '\n')+1]
 	found := map[string]bool{}
-	for line := range bytes.Lines(raw) {
+	for line := range wholeLines(path) {
 		var l struct {
 			Key    string
 			Record struct{ Choices []struct{ Content string } }
 		}
-		if err := json.Unmarshal(line, &l); err != nil {
-			t.Fatalf("%s: %v: %s", path, err, line)
-		}
+		decode(t, line, &l)
 		if l.Key == "settings" {
 			continue
 		}
@@ -103,7 +66,8 @@ func TestCollectKill(t *testing.T) {
 	path, dir := built(t), t.TempDir()
 	rpm := *collectRPM
 	tpm := 13 * rpm // which a request takes, on average
-	s := collecttest.Teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789", Misbehave: chaos,
+	s := collecttest.Teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789",
+		Misbehave: endpointtest.Chaos,
 		Logprobs: func(_ endpointtest.Call, text string) any {
 			return endpointtest.InThrees(text, 2)
 		}})
@@ -149,8 +113,7 @@ func TestCollectKill(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond) // requests of the dead process arrive
 		have := journalled(t, out+".journal")
-		if raw, err := os.ReadFile(out + ".journal"); err == nil && len(raw) > 0 &&
-			raw[len(raw)-1] != '\n' {
+		if text := fileText(out + ".journal"); text != "" && !strings.HasSuffix(text, "\n") {
 			torn++
 		}
 		at := len(s.Calls())
@@ -209,10 +172,7 @@ func TestCollectKill(t *testing.T) {
 func TestCollectInterrupt(t *testing.T) {
 	path, dir := built(t), t.TempDir()
 	s := collecttest.Teacher(t, &endpointtest.Server{
-		Misbehave: func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
-			time.Sleep(300 * time.Millisecond)
-			return false
-		}})
+		Misbehave: endpointtest.Slowly(300 * time.Millisecond)})
 	prompts := filepath.Join(dir, "prompts.jsonl")
 	collecttest.Prompts(t, prompts, 100)
 	out := filepath.Join(dir, "rows.arrow")
@@ -248,13 +208,11 @@ func TestCollectBatchKill(t *testing.T) {
 	for try := range 4 {
 		p := start(t, path, batch...)
 		if try == 3 {
-			wait(t, "the batch",
-				func() bool { return strings.Contains(p.said.String(), "estimate:") })
+			p.hears(t, "estimate:")
 			time.Sleep(200 * time.Millisecond)
 			p.Process.Signal(syscall.SIGINT)
-			if code, said := p.end(t, patience), p.said.String(); code != exitInterrupted || !strings.HasSuffix(said, "gad: data collect: interrupted: 0 of 50 answers are in "+out+".journal: run the same command to resume\n") {
-				t.Errorf("exit status %d\n%s", code, said)
-			}
+			p.wants(t, exitInterrupted, "gad: data collect: interrupted: 0 of 50 answers are in "+
+				out+".journal: run the same command to resume\n")
 			break
 		}
 		wait(t, "the batch", func() bool { return s.Batches() > 0 })
@@ -263,9 +221,8 @@ func TestCollectBatchKill(t *testing.T) {
 		p.Process.Kill()
 		p.end(t, patience)
 	}
-	if code, _, said := gad(args...); code != exitUsage || said != "gad: data collect: "+out+".journal: batches under way: 1: give --batch, which waits for their answers, as they are paid for\n" {
-		t.Errorf("exit status %d, %q", code, said)
-	}
+	refused(t, exitUsage, "gad: data collect: "+out+".journal: batches under way: 1: give "+
+		"--batch, which waits for their answers, as they are paid for\n", args...)
 	s.Batch.Looks = 0
 	must(t, batch...)
 	if n := len(sessiontest.Rows(t, out)); n != 50 || s.Batches() != 1 || len(s.Calls()) > 0 {

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -39,15 +37,9 @@ func calculatorRows(t *testing.T, dir string, n int) (path string) {
 // jsonLines are the objects of a file of JSON lines.
 func jsonLines(t *testing.T, path string) (all []map[string]any) {
 	t.Helper()
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(raw)) {
+	for line := range strings.Lines(readFile(t, path)) {
 		var o map[string]any
-		if err := json.Unmarshal([]byte(line), &o); err != nil {
-			t.Fatal(err)
-		}
+		decode(t, line, &o)
 		all = append(all, o)
 	}
 	return all
@@ -114,10 +106,8 @@ func TestCollectEpisodes(t *testing.T) {
 	out := filepath.Join(dir, "rows.jsonl")
 	args := []string{"data", "collect", "--prompts", calculatorRows(t, dir, 10), "--output", out,
 		"--base-url", s.URL, "--model", "big", "--env", self + " env calculator"}
-	code, _, said := gad(append(args, "--max-turns", "1", "--keep", "turns>1")...)
-	if code != exitFailed || !strings.Contains(said, `--keep "turns>1" leaves out all`) {
-		t.Errorf("exit status %d, %s", code, said)
-	}
+	refused(t, exitFailed, `--keep "turns>1" leaves out all`,
+		append(args, "--max-turns", "1", "--keep", "turns>1")...)
 	must(t, append(args, "--env-workers", "2", "--keep", "reward>=1")...)
 	must(t, "env", "check", "--env", self+" env calculator", "--data", out)
 	if said, _ := must(t, "data", "validate", "--data", out, "--turns",
@@ -125,8 +115,5 @@ func TestCollectEpisodes(t *testing.T) {
 		t.Errorf("validate says %s", said)
 	}
 	args[len(args)-1] = "true"
-	if code, _, said := gad(args...); code != exitUsage ||
-		!strings.Contains(said, "exists: nothing is overwritten") {
-		t.Errorf("exit status %d, %s", code, said)
-	}
+	refused(t, exitUsage, "exists: nothing is overwritten", args...)
 }

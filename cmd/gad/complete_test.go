@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -128,9 +127,7 @@ func TestMan(t *testing.T) {
 		return
 	}
 	file := filepath.Join(t.TempDir(), "gad.1")
-	if err := os.WriteFile(file, []byte(page), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, file, page)
 	check := exec.Command("groff", "-man", "-Tutf8", "-ww", "-z", file)
 	if said, err := check.CombinedOutput(); err != nil || len(said) > 0 {
 		t.Errorf("groff: %v\n%s", err, said)

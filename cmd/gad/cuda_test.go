@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -19,8 +18,9 @@ import (
 	"gad/internal/hostile"
 )
 
-// Every command that computes, on the GPU and on the CPU, on the same models.
-func TestCUDACommands(t *testing.T) {
+// needsGPU leaves a test out where there is no GPU.
+func needsGPU(t *testing.T) {
+	t.Helper()
 	be, err := cuda.Open(cuda.Options{})
 	if errors.Is(err, cuda.ErrUnavailable) && os.Getenv("GAD_REQUIRE_CUDA") == "" {
 		t.Skipf("NOT TESTED: %v", err)
@@ -29,6 +29,11 @@ func TestCUDACommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	be.Close()
+}
+
+// Every command that computes, on the GPU and on the CPU, on the same models.
+func TestCUDACommands(t *testing.T) {
+	needsGPU(t)
 
 	f := ready(t)
 	actor, critic, rows :=
@@ -74,9 +79,7 @@ func TestCUDACommands(t *testing.T) {
 		}
 		gpu, cpu = both("eval", "--model", actor, "--data", rows, "--json", "--disc-steps", "2")
 		for i, text := range []string{gpu, cpu} {
-			if err := json.Unmarshal([]byte(text), &figures[i]); err != nil {
-				t.Fatal(err)
-			}
+			decode(t, text, &figures[i])
 		}
 		if len(figures[0]) != len(figures[1]) || len(figures[0]) == 0 {
 			t.Errorf("%s: eval gives %v, on the CPU %v", precision, figures[0], figures[1])
@@ -102,21 +105,12 @@ const headsOf64 = `{"architectures":["LlamaForCausalLM"],"model_type":"llama","h
 // model of half its layers to it, and a step of training; then a study whose model it is, which
 // with GAD_LONG comes to the same bits twice.
 func TestCUDAFromGGUF(t *testing.T) {
-	be, err := cuda.Open(cuda.Options{})
-	if errors.Is(err, cuda.ErrUnavailable) && os.Getenv("GAD_REQUIRE_CUDA") == "" {
-		t.Skipf("NOT TESTED: %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	be.Close()
+	needsGPU(t)
 
 	f, dir := ready(t), t.TempDir()
 	config, model := filepath.Join(dir, "config.json"), filepath.Join(dir, "whole")
 	file, half := filepath.Join(dir, "whole.gguf"), filepath.Join(dir, "half")
-	if err := os.WriteFile(config, []byte(headsOf64), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, config, headsOf64)
 	must(t, "init", "--config", config, "--corpus", f.path("corpus.txt"), "--output", model)
 	must(t, "export", "--model", model, "--output", file, "--gguf", "q8_0")
 	must(t, "init", "--from", file, "--keep-layers", "0-2:2", "--output", half)
@@ -159,10 +153,8 @@ func TestCUDAFromGGUF(t *testing.T) {
 		gpu, cpu = both("eval", "--model", half, "--against", file, "--data", rows, "--json",
 			"--limit", "6", "--disc-steps", "0", "--temperature", "1", "--max-response-length", "12")
 		var x, y distance
-		if err := errors.Join(json.Unmarshal([]byte(gpu), &x),
-			json.Unmarshal([]byte(cpu), &y)); err != nil {
-			t.Fatal(err)
-		}
+		decode(t, gpu, &x)
+		decode(t, cpu, &y)
 		t.Logf("%s: log-probabilities within %.2g; reverse KL %.5f (CPU %.5f), forward %.5f (%.5f)",
 			precision, worst, *x.Reverse, *y.Reverse, *x.Forward, *y.Forward)
 		if !(*y.Reverse > 0.001) || precision == "f32" &&
@@ -192,9 +184,7 @@ arms:
 	for i := range evals {
 		folder := t.TempDir()
 		spec := filepath.Join(folder, "gpu.yaml")
-		if err := os.WriteFile(spec, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		put(t, spec, text)
 		must(t, "study", spec)
 		evals[i] = tree(t, filepath.Join(folder, "out", "evals"))
 		delete(evals[i], ".")

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -84,7 +83,7 @@ func TestDataReports(t *testing.T) {
 }
 
 // Settings of the data that are lists: flags, overrides and files, and what an older run wrote as
-// one text. The settings of a run are taken again from another folder.
+// one text, are the same settings. Those of a run are taken again from another folder.
 func TestDataSettings(t *testing.T) {
 	saved, err := filepath.Abs("../../testdata/layouts/dolly_saved")
 	if err != nil {
@@ -92,41 +91,34 @@ func TestDataSettings(t *testing.T) {
 	}
 	f, work := linked(t, "student")
 	lines := strings.SplitAfter(fileText(f.path("test.jsonl")), "\n")
-	for name, text := range map[string]string{"a.jsonl": strings.Join(lines[:5], ""),
-		"b.jsonl": strings.Join(lines[5:], ""),
-		"old.yaml": "data:\n  train_files: a.jsonl" + string(filepath.ListSeparator) +
-			"b.jsonl\n  val_files: \"\"\n",
-		"new.yaml": "data:\n  train_files: [a.jsonl, b.jsonl]\n"} {
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+	put(t, "a.jsonl", strings.Join(lines[:5], ""))
+	put(t, "b.jsonl", strings.Join(lines[5:], ""))
+	put(t, "old.yaml", "data:\n  train_files: a.jsonl"+string(filepath.ListSeparator)+
+		"b.jsonl\n  val_files: \"\"\n")
+	put(t, "new.yaml", "data:\n  train_files: [a.jsonl, b.jsonl]\n")
+	const limits = " data.max_prompt_length=64 data.max_response_length=14 data.train_batch_size=4 "
+	const line = "sft --model student --steps 1" + limits
+	const list = "--data a.jsonl --data b.jsonl"
+	for _, given := range []string{list, "--config new.yaml",
+		"data.train_files=[a.jsonl,b.jsonl]"} {
+		answered(t, []exchange{{line + "--output run --dry-run " + given, exitDone,
+			[]string{"\n train_files: [a.jsonl, b.jsonl]\n val_files: []\n"}}})
 	}
-	first := ""
-	for i, given := range []string{"--data a.jsonl --data b.jsonl", "--data [ab].jsonl",
-		"--config old.yaml", "--config new.yaml", "data.train_files=[a.jsonl,b.jsonl]"} {
-		must(t, strings.Fields(
-			fmt.Sprintf(
-				"sft --model student --output run%d --steps 1 data.max_prompt_length=64 "+
-					"data.max_response_length=14 data.train_batch_size=4 %s", i, given))...)
-		student := fileText(fmt.Sprintf("run%d/global_step_1/actor/model.safetensors", i))
-		if first == "" {
-			first = student
-		}
-		if student != first || student == "" {
-			t.Errorf("%s: another student than by --data a.jsonl --data b.jsonl", given)
+	var students []string
+	for _, given := range []string{list, "--data [ab].jsonl", "--config old.yaml"} {
+		run := fmt.Sprint("run", len(students))
+		does(t, line+"--output "+run+" "+given)
+		students = append(students, readFile(t, run+"/global_step_1/actor/model.safetensors"))
+		if students[0] != students[len(students)-1] {
+			t.Errorf("%s: another student than by %s", given, list)
 		}
 	}
 	t.Chdir(t.TempDir())
-	if _, said := must(t, "sft", "--output", filepath.Join(work, "run2"),
-		"--steps", "2"); !strings.Contains(said, "step 2/2") {
-		t.Errorf("from another folder:\n%s", said)
-	}
+	answered(t, []exchange{{"sft --steps 2 --output " + filepath.Join(work, "run2"), exitDone,
+		[]string{"step 2/2"}}})
 	// A public layout trains as it is, and the run says how it is read.
-	_, said := must(t, strings.Fields("sft --model "+f.path("student")+" --data "+saved+
-		" --output run --steps 1 data.train_batch_size=3 data.max_prompt_length=110 data.max_response_length=18")...)
-	for _, want := range []string{`not read: "category"` + "\n", "3 rows"} {
-		if !strings.Contains(said, want) {
-			t.Errorf("does not say %q:\n%s", want, said)
-		}
-	}
+	answered(t, []exchange{{"sft --model " + f.path("student") + " --data " + saved +
+		" --output run --steps 1 data.train_batch_size=3 data.max_prompt_length=110 " +
+		"data.max_response_length=18", exitDone,
+		[]string{`not read: "category"` + "\n", "3 rows"}}})
 }

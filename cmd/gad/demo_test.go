@@ -3,9 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -54,13 +52,7 @@ func playDemo(t *testing.T, o demo.Options, rows, test int, steps string, sft, g
 			t.Errorf("does not print %q:\n%s", names.Replace(text), out)
 		}
 	}
-	raw, err := os.ReadFile(filepath.Join(o.Dir, "demo.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(raw, got); err != nil {
-		t.Fatal(err)
-	}
+	decode(t, readFile(t, filepath.Join(o.Dir, "demo.json")), got)
 	for _, flags := range []string{"", " --seed 2 --fast"} {
 		answered(t, []exchange{{"demo --dir " + o.Dir + flags, exitUsage,
 			[]string{"=gad: demo: " + o.Dir +

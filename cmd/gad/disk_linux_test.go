@@ -4,7 +4,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+
+	"gad/internal/vfs/vfstest"
 )
 
 // A real disk that fills up under a real process: exit status 1, one line with path,
@@ -13,14 +14,11 @@ import (
 // mistake, not a fault.
 func TestDoctorDiskFull(t *testing.T) {
 	path, f := built(t), ready(t)
-	disk, resize := tmpfs(t, "row 4: real full disk under a process", "3m")
+	disk, resize := vfstest.Tmpfs(t, "row 4: real full disk under a process", "3m")
 	run := filepath.Join(disk, "run")
-	args := stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output",
-		run, "--steps", "12", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=9")
+	args := f.stage("sft", run, 12, "trainer.save_freq=1", "trainer.max_ckpt_to_keep=9")
 	p := start(t, path, args...)
-	if code := p.end(t, time.Minute); code != exitFailed {
-		t.Fatalf("exit status %d\n%s", code, p.said.String())
-	}
+	p.wants(t, exitFailed)
 	last := lastLine(p.said.String())
 	for _, text := range []string{"gad: trainer: step ", run, "not enough disk space",
 		" bytes needed, ", " free"} {
@@ -38,9 +36,7 @@ func TestDoctorDiskFull(t *testing.T) {
 	resize("64m")
 	examined(t, "room again", run, exitDone, "disk full", "\nno problems found\n")
 	p = start(t, path, args...)
-	if code := p.end(t, time.Minute); code != exitDone {
-		t.Fatalf("with room again: exit status %d\n%s", code, p.said.String())
-	}
+	p.wants(t, exitDone)
 	t.Logf("row 4: real full disk under a process: tmpfs of 3 MiB: exit status 1, %s",
 		strings.ReplaceAll(strings.TrimPrefix(last, "gad: "), disk, "DISK"))
 }
@@ -48,31 +44,26 @@ func TestDoctorDiskFull(t *testing.T) {
 // An output that cannot be made is a mistake in the command line: exit status 2, one
 // line, for every command that makes one.
 func TestUnwritableOutput(t *testing.T) {
-	f := ready(t)
-	for _, out := range []string{"/proc/gad/out", f.path("rows.jsonl", "out")} {
-		for _, args := range [][]string{
-			stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output",
-				out, "--steps", "1"),
-			{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output",
-				out, "--steps", "1"},
-			{"init", "--config", f.path("config.json"), "--corpus", f.path("corpus.txt"),
-				"--output", out},
-			{"data", "convert", "--data", f.path("rows.jsonl"), "--output", out + ".arrow"},
-			{"data", "split", "--data", f.path("rows.jsonl"), "--first", out + ".arrow", "--second",
-				out + ".jsonl"},
-			{"export", "--run", f.path("train"), "--output", out},
-			{"export", "--run", f.path("train"), "--output", out, "--dtype", "float32"},
-			{"demo", "--dir", out, "--fast"},
+	linked(t, "student", "train.arrow", "warmup", "corpus.txt", "rows.jsonl", "train")
+	for _, out := range []string{"/proc/gad/out", "rows.jsonl/out"} {
+		for _, line := range []string{
+			"sft --model student --data train.arrow --steps 1 SMALL --output OUT",
+			"train --resume warmup --data train.arrow --steps 1 --output OUT",
+			"init --config student/config.json --corpus corpus.txt --output OUT",
+			"data convert --data rows.jsonl --output OUT.arrow",
+			"data split --data rows.jsonl --first OUT.arrow --second OUT.jsonl",
+			"export --run train --output OUT",
+			"export --run train --output OUT --dtype float32",
+			"demo --dir OUT --fast",
 		} {
-			if args[0] == "export" && strings.HasPrefix(out, "/proc") {
+			if line[0] == 'e' && strings.HasPrefix(out, "/proc") {
 				continue // its disk has no room at all, and that is said first
 			}
-			code, _, said := gad(args...)
-			last := lastLine(said)
-			if code != exitUsage || !strings.HasPrefix(last, "gad: ") ||
+			code, _, said := gad(words(strings.ReplaceAll(line, "OUT", out))...)
+			if last := lastLine(said); code != exitUsage || !strings.HasPrefix(last, "gad: ") ||
 				!strings.Contains(last, filepath.Dir(out)) ||
 				strings.Count("\n"+said, "\ngad: ") != 1 {
-				t.Errorf("gad %s: exit status %d: %s", strings.Join(args, " "), code, said)
+				t.Errorf("gad %s to %s: exit status %d: %s", line, out, code, said)
 			}
 		}
 	}

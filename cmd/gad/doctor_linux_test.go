@@ -19,14 +19,9 @@ func TestDoctorOfAnotherUser(t *testing.T) {
 	f := ready(t)
 	dir := filepath.Join(t.TempDir(), "open")
 	run := filepath.Join(dir, "run")
-	must(t, stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output",
-		run, "--steps", "1")...)
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.stage("sft", run, 1)...)
 	program := filepath.Join(dir, "gad")
-	if err := os.WriteFile(program, raw, 0o755); err != nil {
+	if err := os.WriteFile(program, []byte(readFile(t, path)), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	// a test's folders are closed to others
@@ -59,9 +54,7 @@ func TestDoctorOfAnotherUser(t *testing.T) {
 	if code, said := ask(); code != exitDone || !strings.Contains(said, "\nno problems found\n") {
 		t.Errorf("with a closed lock: exit status %d\n%s", code, said)
 	}
-	if err := os.WriteFile(filepath.Join(run, ".lock.holder"), []byte(`{"pid":4711,"host":"h"}`), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, filepath.Join(run, ".lock.holder"), `{"pid":4711,"host":"h"}`)
 	if code, said := ask(); code != exitDone || !strings.Contains(said, `by process 4711 on host "h", if it is still running: the lock belongs to another user`) {
 		t.Errorf("with a closed lock and a holder: exit status %d\n%s", code, said)
 	}

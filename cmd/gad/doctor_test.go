@@ -4,16 +4,11 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
-
-	"gad/checkpoint"
 )
 
 // doctor examines a run and wants an exit status and texts.
@@ -46,11 +41,6 @@ func ends(t *testing.T, run, end string) {
 // way to end; it changes nothing.
 func TestDoctor(t *testing.T) {
 	path, f := built(t), ready(t)
-	long := func(run string) []string {
-		return stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
-			"--output", run, "--steps", "100000", "trainer.save_freq=5")
-	}
-
 	before := tree(t, f.path("train"))
 	out := examined(t, "finished", f.path("train"), exitDone, "train, step 3 of 3", "finished",
 		"global_step_3     verified", "<- would be resumed", "for the next save", "3 steps\n",
@@ -62,59 +52,29 @@ func TestDoctor(t *testing.T) {
 	t.Logf("finished:\n%s", strings.ReplaceAll(out, f.root, "RUNS"))
 
 	run := filepath.Join(t.TempDir(), "run")
-	p := start(t, path, long(run)...)
+	long := f.stage("sft", run, 100000, "trainer.save_freq=5")
+	p := start(t, path, long...)
 	wait(t, "some steps", func() bool { return lines(filepath.Join(run, "metrics.jsonl")) > 7 })
 	examined(t, "running", run, exitDone, fmt.Sprintf("by process %d on host", p.Process.Pid))
-	if code, _, said := gad(long(run)...); code != exitUsage ||
-		!strings.Contains(said, "run folder in use by process") {
-		t.Errorf("lock held: exit status %d: %s", code, said)
-	}
+	refused(t, exitUsage, "run folder in use by process", long...)
 	p.Process.Signal(syscall.SIGTERM)
-	p.end(t, 20*time.Second)
+	p.end(t, patience)
 	examined(t, "interrupted", run, exitDone, "interrupted",
 		"the same command continues after step", "\nno problems found\n")
 	ends(t, run, "interrupted")
 
 	at := lines(filepath.Join(run, "metrics.jsonl"))
-	p = start(t, path, long(run)...)
-	wait(t, "some steps more",
-		func() bool { return lines(filepath.Join(run, "metrics.jsonl")) > at+7 })
+	p = start(t, path, long...)
+	wait(t, "more steps", func() bool { return lines(filepath.Join(run, "metrics.jsonl")) > at+7 })
 	p.Process.Kill()
-	p.end(t, 20*time.Second)
+	p.end(t, patience)
 	out = examined(t, "killed", run, exitDone, "unexpectedly: kill -9, a loss of power",
 		"the same command continues after step", "\nno problems found\n")
 	t.Logf("killed:\n%s", strings.ReplaceAll(out, filepath.Dir(run), "RUNS"))
 
-	// Damage: an older one would be resumed.
-	steps, err := checkpoint.Steps(files(), run)
-	if err != nil || len(steps) < 2 {
-		t.Fatalf("checkpoints %v, %v", steps, err)
-	}
-	newest, older := steps[len(steps)-1], steps[len(steps)-2]
-	harmed := filepath.Join(run, fmt.Sprintf("global_step_%d", newest), "trainer.json")
-	whole := fileText(harmed)
-	if err := os.WriteFile(harmed, []byte(strings.Replace(whole, "1", "2", 1)), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	examined(t, "damaged", run, exitFailed, fmt.Sprintf("global_step_%-5d DAMAGED", newest),
-		fmt.Sprintf("step %d of 100000\n", older),
-		fmt.Sprintf("problems: global_step_%d does not verify", newest))
-	if err := os.WriteFile(harmed, []byte(whole), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	// A gap in the metrics.
-	metrics := filepath.Join(run, "metrics.jsonl")
-	all := strings.SplitAfter(fileText(metrics), "\n")
-	if err := os.WriteFile(metrics, []byte(strings.Join(slices.Delete(all, 2, 3), "")),
-		0o644); err != nil {
-		t.Fatal(err)
-	}
-	examined(t, "gap", run, exitFailed, "the metrics have a gap: step 3 is missing")
-
 	broken := filepath.Join(t.TempDir(), "broken")
-	args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
-		"--output", broken, "--steps", "20"), "actor.optim.lr=1e38", "trainer.max_skips=3")
-	code, _, said := gad(args...)
+	code, _, said := gad(f.stage("sft", broken, 20, "actor.optim.lr=1e38",
+		"trainer.max_skips=3")...)
 	if code != exitNumerical || strings.Count(said, "optimizer steps in a row") != 1 ||
 		!strings.Contains(said,
 			"(trainer.max_skips): lower actor.optim.lr and start again with another --output") ||
@@ -138,29 +98,4 @@ func TestDoctorOfMachine(t *testing.T) {
 		}
 	}
 	t.Logf("\n%s", out)
-}
-
-// Settings that cannot be read have not been edited: the doctor says the one thing that is wrong.
-func TestDoctorOfUnreadableSettings(t *testing.T) {
-	f := ready(t)
-	run := filepath.Join(t.TempDir(), "run")
-	if err := os.CopyFS(run, os.DirFS(f.path("sft"))); err != nil {
-		t.Fatal(err)
-	}
-	config := filepath.Join(run, "config.yaml")
-	for text, want := range map[string]string{
-		"":      "settings: " + config + ": no such file or directory\n",
-		":::":   `settings: ` + config + `:1:1: setting "::": unknown: known here: model, data, rollout, algorithm, actor, critic, dpo, teacher, coach, env, trainer` + "\n",
-		"a: [b": "settings: " + config + ":1: not YAML: ",
-	} {
-		err := os.RemoveAll(config)
-		if text != "" {
-			err = os.WriteFile(config, []byte(text), 0o644)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		answered(t, []exchange{{"doctor " + run, exitFailed, []string{
-			"\nproblems: it cannot be resumed, since config.yaml cannot be read: " + want, "!edited"}}})
-	}
 }

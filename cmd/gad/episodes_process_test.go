@@ -55,9 +55,7 @@ func TestKillInEpisodes(t *testing.T) {
 	}
 	first := filepath.Join(t.TempDir(), "first")
 	begun := time.Now()
-	if p := start(t, path, warmup(first)...); p.end(t, patience) != exitDone {
-		t.Fatal(p.said.String())
-	}
+	start(t, path, warmup(first)...).wants(t, exitDone)
 	warmed, askedFirst := time.Since(begun), file.size()
 	train := func(run string) []string {
 		return slices.Concat([]string{"train", "--resume", first, "--data",
@@ -86,9 +84,7 @@ func TestKillInEpisodes(t *testing.T) {
 			if c.name == "train" {
 				whole = filepath.Join(t.TempDir(), "whole")
 				begun := time.Now()
-				if p := begin(whole); p.end(t, patience) != exitDone {
-					t.Fatal(p.said.String())
-				}
+				begin(whole).wants(t, exitDone)
 				took, bytes = time.Since(begun), file.size()
 			}
 			seed := uint64(time.Now().UnixNano())
@@ -176,9 +172,7 @@ func TestForksInDoors(t *testing.T) {
 	args := slices.Concat([]string{"warmup", "--model", filepath.Join(game, "student"), "--env",
 		throughTee, "--output", first, "--critic-warmup", "1", "--steps", "1",
 		"rollout.n=2"}, settings)
-	if p := start(t, path, args...); p.end(t, patience) != exitDone {
-		t.Fatal(p.said.String())
-	}
+	start(t, path, args...).wants(t, exitDone)
 	steps := few(2, 1)
 	train := func(run, env string) []string {
 		return slices.Concat([]string{"train", "--resume", first, "--env", env, "--output", run,
@@ -191,9 +185,7 @@ func TestForksInDoors(t *testing.T) {
 	for i, env := range []string{throughTee, mute} {
 		os.Remove(string(file))
 		run := filepath.Join(t.TempDir(), "run")
-		if p := start(t, path, train(run, env)...); p.end(t, patience) != exitDone {
-			t.Fatal(p.said.String())
-		}
+		start(t, path, train(run, env)...).wants(t, exitDone)
 		asked[i] = fileText(string(file))
 		if whole == "" {
 			whole = run
@@ -226,14 +218,10 @@ func TestForksInDoors(t *testing.T) {
 	if p.end(t, patience) == exitDone {
 		t.Error("it was done before it was killed")
 	}
-	if p := start(t, path, train(run, throughTee)...); p.end(t, patience) != exitDone {
-		t.Fatal(p.said.String())
-	}
+	start(t, path, train(run, throughTee)...).wants(t, exitDone)
 	equalRuns(t, run, whole, steps)
 	run = filepath.Join(t.TempDir(), "ranks")
-	if p := ranked(t, 2, train(run, throughTee)...); p.end(t, patience) != exitDone {
-		t.Fatal(p.said.String())
-	}
+	ranked(t, 2, train(run, throughTee)...).wants(t, exitDone)
 	equalRuns(t, run, whole, steps)
 }
 

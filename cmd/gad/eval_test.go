@@ -15,31 +15,28 @@ import (
 // What the flags of eval, generate, logprobs and score say arrives: the commands themselves are
 // tested in their packages.
 func TestFlagsOfScoring(t *testing.T) {
-	f := ready(t)
-	sft, student := f.path("sft", "global_step_60", "actor"), f.path("student")
-	rows, out := filepath.Join(t.TempDir(), "rows.jsonl"), filepath.Join(t.TempDir(), "all.jsonl")
-	printed, _ := must(t, "eval", "--model", sft, "--model", student, "--data",
-		f.path("test.jsonl"), "--limit", "4", "--max-response-length", "6", "--temperature", "0.5",
-		"--against", sft, "--checker", "sed 's/.*/0.5/'", "--disc-steps", "2", "--disc-seeds", "1",
-		"--disc-batch", "1", "--output", rows, "--json")
+	linked(t, "sft/global_step_60/actor=sft", "train/global_step_3/critic=critic", "student",
+		"test.jsonl")
+	printed, _ := does(t, "eval --model sft --model student --data test.jsonl --limit 4 "+
+		"--max-response-length 6 --temperature 0.5 --against sft --checker \"sed 's/.*/0.5/'\" "+
+		"--disc-steps 2 --disc-seeds 1 --disc-batch 1 --output rows.jsonl --json")
 	for _, want := range []string{`"rows":4,`, `"temperature":0.5,`, `"check":0.5,`,
 		`"reverse_kl":`, `"fresh_d_steps":2,`, `"fresh_d_seeds":1`} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("lacks %s: %s", want, printed)
 		}
 	}
-	printed, _ = must(t, "generate", "--model", sft, "--data", f.path("test.jsonl"), "--limit", "3",
-		"--output", out, "-n", "2", "--max-new-tokens", "5", "--temperature", "1", "--seed", "2")
+	printed, _ = does(t, "generate --model sft --data test.jsonl --limit 3 --output all.jsonl "+
+		"-n 2 --max-new-tokens 5 --temperature 1 --seed 2")
 	if !strings.Contains(printed, "6 answers to 3 rows") {
 		t.Errorf("generate prints %q", printed)
 	}
-	critic := f.path("train", "global_step_3", "critic")
 	for line, want := range map[string]int{
-		"logprobs --temperature 0.5 --model " + sft + " --data " + rows:                   8,
-		"logprobs --limit 3 --model " + sft + " --data " + out:                            3,
-		"score --max-response-length 3 --critic " + critic + " --data " + out + " --json": 6,
+		"logprobs --temperature 0.5 --model sft --data rows.jsonl":              8,
+		"logprobs --limit 3 --model sft --data all.jsonl":                       3,
+		"score --max-response-length 3 --critic critic --data all.jsonl --json": 6,
 	} {
-		printed, _ := must(t, strings.Fields(line)...)
+		printed, _ := does(t, line)
 		if got := sessiontest.Lines[rowOut](t, printed); len(got) != want ||
 			strings.HasPrefix(line, "score") && !got[0].Truncated {
 			t.Errorf("%s: %d rows, want %d: %s", line, len(got), want, printed)
@@ -78,9 +75,7 @@ func TestPromptFromStdin(t *testing.T) {
 	old := os.Stdin
 	defer func() { os.Stdin = old }()
 	for content, code := range map[string]int{"Add 1+2+3\n": exitDone, "\n": exitUsage} {
-		if err := os.WriteFile("prompt", []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		put(t, "prompt", content)
 		in, err := os.Open("prompt")
 		if err != nil {
 			t.Fatal(err)

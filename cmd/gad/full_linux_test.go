@@ -12,6 +12,7 @@ import (
 
 	"gad/apps/pull/hubtest"
 	"gad/checkpoint"
+	"gad/internal/vfs/vfstest"
 	"gad/trainer"
 )
 
@@ -40,7 +41,7 @@ func TestFullDiskOfAnyCommand(t *testing.T) {
 		}
 	}
 	f := ready(t)
-	disk, _ := tmpfs(t, "a real full disk", "4k")
+	disk, _ := vfstest.Tmpfs(t, "a real full disk", "4k")
 	for _, line := range []string{
 		"data split --data " + f.path("train.arrow") + " --fraction 0.5 --first " + disk +
 			"/a.arrow --second " + disk + "/b.arrow",
@@ -60,7 +61,7 @@ func TestFullDiskOfAnyCommand(t *testing.T) {
 // A real disk that is too small for a model: refused before anything comes, or, where the disk
 // fills up meanwhile, exit status 1 and one line; with room the same command goes on.
 func TestPullFullDisk(t *testing.T) {
-	disk, resize := tmpfs(t, "a real full disk", "3m")
+	disk, resize := vfstest.Tmpfs(t, "a real full disk", "3m")
 	repo := hubtest.Big()
 	s, _ := hub(t, map[string]*hubtest.Repo{"models/org/student": repo})
 	cache := filepath.Join(disk, "hub")

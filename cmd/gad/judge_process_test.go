@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"net/http"
 	"os"
 	"reflect"
 	"strings"
@@ -13,20 +12,7 @@ import (
 	"time"
 
 	"gad/apps/judge/judgetest"
-	"gad/internal/endpoint/endpointtest"
 )
-
-// slowJudge is a judge by rule that takes its time.
-func slowJudge(t *testing.T, pause time.Duration) *endpointtest.Server {
-	s := judgetest.Server(t, func(prompt string) string { return "reference to " + prompt },
-		func(_, answer string) int { return 1 + len(answer)%10 },
-		func(_, a, b string) string { return "AB"[len(a)%2:][:1] })
-	s.Misbehave = func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
-		time.Sleep(pause)
-		return false
-	}
-	return s
-}
 
 // A judge that is stopped, or killed, is not asked again what it has said, and the
 // figures in the end are those of a command that was not interrupted.
@@ -38,10 +24,8 @@ func TestInterruptedJudge(t *testing.T) {
 	for i := range n {
 		fmt.Fprintf(&b, `{"row":%d,"content":"question %d","teacher_response":"%s","response":"answer %d"}`+"\n", i, i, strings.Repeat("t", 3+i%7), i)
 	}
-	if err := os.WriteFile("a.jsonl", []byte(b.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	server := slowJudge(t, 20*time.Millisecond)
+	put(t, "a.jsonl", b.String())
+	server := judgetest.Slow(t, 20*time.Millisecond)
 	args := func(journal string) []string {
 		return []string{"eval", "--answers", "a.jsonl", "--judge", server.URL, "--judge-model", "m",
 			"--judge-concurrency", "4", "--judge-journal", journal, "--json"}
@@ -89,7 +73,7 @@ func TestInterruptedJudge(t *testing.T) {
 func TestInterruptedEvalJudge(t *testing.T) {
 	path, f := built(t), ready(t)
 	t.Chdir(t.TempDir())
-	server := slowJudge(t, 50*time.Millisecond)
+	server := judgetest.Slow(t, 50*time.Millisecond)
 	about := []string{"--judge", server.URL, "--judge-model", "m", "--judge-concurrency", "1"}
 	eval := append([]string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data",
 		f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "0", "--output",

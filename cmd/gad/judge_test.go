@@ -1,22 +1,12 @@
 package main
 
 import (
-	"os"
 	"strings"
 	"testing"
 
 	"gad/apps/collect/collecttest"
 	"gad/internal/endpoint/endpointtest"
 )
-
-func readFile(t *testing.T, path string) string {
-	t.Helper()
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(raw)
-}
 
 // A judge that never gives a verdict ends the command with 1 and says where the replies and
 // the answers are.

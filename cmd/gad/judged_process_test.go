@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
@@ -74,9 +73,7 @@ func newJudged(t *testing.T, command string, reply func(c endpointtest.Call) str
 // script makes text the program.
 func (j *judged) script(t *testing.T, text string) {
 	t.Helper()
-	if err := os.WriteFile(j.rule, []byte(text+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, j.rule, text+"\n")
 }
 
 // ask makes the subcommand the program, with a journal.
@@ -90,9 +87,7 @@ func (j *judged) ask(t *testing.T, url, journal string) {
 func (j *judged) play(t *testing.T, run string) string {
 	t.Helper()
 	p := start(t, j.path, j.args(run)...)
-	if code := p.end(t, patience); code != exitDone {
-		t.Fatalf("%s: exit status %d\n%s", run, code, p.said.String())
-	}
+	p.wants(t, exitDone)
 	return p.said.String()
 }
 

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -41,35 +40,20 @@ func TestDataScoreKill(t *testing.T) {
 	t.Parallel()
 	path, f := built(t), ready(t)
 	dir := t.TempDir()
-	raw, err := os.ReadFile(f.path("test.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var rows bytes.Buffer
-	for range few(40, 13) { // some chunks of 64
-		rows.Write(raw)
-	}
 	in := filepath.Join(dir, "rows.jsonl")
-	if err := os.WriteFile(in, rows.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	line := []string{path, "data", "score", "--teacher",
-		f.path("train", "global_step_3", "actor"), "--data", in, "--threads", "1", "--output"}
+	put(t, in, strings.Repeat(readFile(t, f.path("test.jsonl")), few(40, 13))) // some chunks of 64
+	line := []string{"data", "score", "--teacher", f.path("train", "global_step_3", "actor"),
+		"--data", in, "--threads", "1", "--output"}
 	begun := time.Now()
-	if p := start(t, "env", append(line, filepath.Join(dir, "whole.jsonl"))...); p.end(t, patience) != exitDone {
-		t.Fatal(p.said.String())
-	}
+	start(t, path, append(line, filepath.Join(dir, "whole.jsonl"))...).wants(t, exitDone)
 	took := time.Since(begun)
-	want, err := os.ReadFile(filepath.Join(dir, "whole.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := readFile(t, filepath.Join(dir, "whole.jsonl"))
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
 	out := filepath.Join(dir, "out.jsonl")
 	killed, inside := 0, 0
 	for most := few(12, 2); ; {
-		p := start(t, "env", append(line, out)...)
+		p := start(t, path, append(line, out)...)
 		if killed < most {
 			time.Sleep(time.Duration(r.Int64N(int64(took))))
 			p.Process.Kill()
@@ -77,9 +61,8 @@ func TestDataScoreKill(t *testing.T) {
 		code := p.end(t, patience)
 		// it may be killed between its output and its end
 		if _, err := os.Stat(out); code == exitDone || code == -1 && err == nil {
-			got, err := os.ReadFile(out)
-			if err != nil || !bytes.Equal(got, want) {
-				t.Fatalf("seed %d: %d kills: other bytes (%v)", seed, killed, err)
+			if fileText(out) != want {
+				t.Fatalf("seed %d: %d kills: other bytes", seed, killed)
 			}
 			if killed >= most {
 				break
@@ -91,8 +74,7 @@ func TestDataScoreKill(t *testing.T) {
 			t.Fatalf("seed %d: exit status %d\n%s", seed, code, p.said.String())
 		}
 		killed++
-		journal, _ := os.ReadFile(out + ".partial")
-		if n := bytes.Count(journal, []byte("\n")); n > 1 && n <= bytes.Count(want, []byte("\n")) {
+		if n := lines(out + ".partial"); n > 1 && n <= strings.Count(want, "\n") {
 			inside++
 		}
 	}

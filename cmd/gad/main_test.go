@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -43,6 +44,15 @@ func must(t testing.TB, args ...string) (stdout, stderr string) {
 		t.Fatalf("gad %s: exit status %d\n%s%s", strings.Join(args, " "), code, out, err)
 	}
 	return out, err
+}
+
+// refused runs a command line that has to end with an exit status and to say a text.
+func refused(t testing.TB, want int, text string, args ...string) {
+	t.Helper()
+	if code, _, said := gad(args...); code != want || !strings.Contains(said, text) {
+		t.Errorf("gad %s: exit status %d, want %d and %q\n%s", strings.Join(args, " "), code, want,
+			text, said)
+	}
 }
 
 // words returns the words of a command line, in which what stands between quotation marks is one
@@ -81,6 +91,12 @@ var small = []string{"data.train_batch_size=4", "data.max_prompt_length=64",
 
 func stage(name string, flags ...string) []string {
 	return append(append([]string{name}, flags...), small...)
+}
+
+// stage returns the command line of a stage on the fixture's student and rows, into a run's folder.
+func (f *fixture) stage(name, run string, steps int, more ...string) []string {
+	return slices.Concat(stage(name, "--model", f.path("student"), "--data", f.path("train.arrow"),
+		"--output", run, "--steps", fmt.Sprint(steps)), more)
 }
 
 // The fixture is made by the program's own commands: init, data split, sft,
@@ -154,28 +170,21 @@ var build = sync.OnceValue(func() error {
 			return err
 		}
 	}
-	for _, args := range [][]string{
-		{"init", "--config", f.path("config.json"), "--corpus", f.path("corpus.txt"), "--output",
-			f.path("student")},
-		{"init", "--config", f.path("wide.json"), "--corpus", f.path("corpus.txt"), "--output",
-			f.path("wide")},
-		{"data", "convert", "--data", f.path("rows.jsonl"), "--output", f.path("rows.parquet")},
-		{"data", "split", "--data", f.path("rows.parquet"), "--first", f.path("train.arrow"),
-			"--second", f.path("test.jsonl"), "--fraction", "0.8"},
-		stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data",
-			f.path("test.jsonl"), "--output", f.path("sft"), "--steps", "60"),
-		stage("warmup", "--model", f.path("sft", "global_step_60", "actor"), "--data",
-			f.path("train.arrow"), "--output", f.path("warmup"), "--steps", "4", "--critic-warmup",
-			"2"),
-		{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output",
-			f.path("train"), "--steps", "3"},
-		stage("dpo", "--model", f.path("sft", "global_step_60", "actor"), "--data",
-			f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", f.path("dpo"),
-			"--steps", "2"),
+	for _, line := range []string{
+		"init --config F/config.json --corpus F/corpus.txt --output F/student",
+		"init --config F/wide.json --corpus F/corpus.txt --output F/wide",
+		"data convert --data F/rows.jsonl --output F/rows.parquet",
+		"data split --data F/rows.parquet --first F/train.arrow --second F/test.jsonl " +
+			"--fraction 0.8",
+		"sft --model F/student --data F/train.arrow --val-data F/test.jsonl --output F/sft " +
+			"--steps 60 SMALL actor.optim.lr=5e-3 data.train_batch_size=8",
+		"warmup --model F/sft/global_step_60/actor --data F/train.arrow --output F/warmup " +
+			"--steps 4 --critic-warmup 2 SMALL",
+		"train --resume F/warmup --data F/train.arrow --output F/train --steps 3",
+		"dpo --model F/sft/global_step_60/actor --data F/train.arrow --val-data F/test.jsonl " +
+			"--output F/dpo --steps 2 SMALL",
 	} {
-		if args[0] == "sft" {
-			args = append(args, "actor.optim.lr=5e-3", "data.train_batch_size=8")
-		}
+		args := words(strings.ReplaceAll(line, "F/", f.root+"/"))
 		code, out, err := gad(args...)
 		if code != exitDone {
 			return fmt.Errorf("gad %s: exit status %d\n%s%s", strings.Join(args, " "), code, out,
@@ -302,12 +311,9 @@ func TestSurface(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := b.String(); got != string(want) {
-		g, w := strings.Split(got, "\n"), strings.Split(string(want), "\n")
+	want := readFile(t, path)
+	if got := b.String(); got != want {
+		g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
 		for i := range min(len(g), len(w)) {
 			if g[i] != w[i] {
 				t.Fatalf(
@@ -362,13 +368,10 @@ func TestPipeline(t *testing.T) {
 		}
 	}
 	// The settings of the warm-up are inherited; the length is the stage's own.
-	resolved, err := os.ReadFile(f.path("train", "config.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	resolved := readFile(t, f.path("train", "config.yaml"))
 	for _, line := range []string{"  train_batch_size: 4\n", "  total_steps: 3\n",
 		"  critic_warmup: 0\n", "  n: 4\n", "  total_epochs: 2\n"} {
-		if !strings.Contains(string(resolved), line) {
+		if !strings.Contains(resolved, line) {
 			t.Errorf("train's config.yaml lacks %q:\n%s", line, resolved)
 		}
 	}
@@ -403,11 +406,7 @@ func equalRuns(t *testing.T, got, want string, step int) {
 	t.Helper()
 	var metrics [2]string
 	for i, run := range []string{got, want} {
-		raw, err := os.ReadFile(filepath.Join(run, "metrics.jsonl"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines, err := report.StripTimings(raw)
+		lines, err := report.StripTimings([]byte(readFile(t, filepath.Join(run, "metrics.jsonl"))))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -428,24 +427,46 @@ func equalRuns(t *testing.T, got, want string, step int) {
 	}
 }
 
-func lines(path string) int {
-	raw, _ := os.ReadFile(path)
-	return bytes.Count(raw, []byte("\n"))
+// put writes a file.
+func put(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
+// readFile returns the text of a file, which there must be.
+func readFile(t testing.TB, path string) string {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+// decode reads a JSON text.
+func decode(t testing.TB, text string, into any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		t.Fatalf("%v: %.3000s", err, text)
+	}
+}
+
+// fileText returns the text of a file; a missing file has none.
 func fileText(path string) string {
 	raw, _ := os.ReadFile(path)
 	return string(raw)
 }
+
+func lines(path string) int { return strings.Count(fileText(path), "\n") }
 
 // metricsOf returns the numeric metrics of a run, one map a step.
 func metricsOf(t *testing.T, run string) (rows []map[string]float64) {
 	t.Helper()
 	for line := range strings.Lines(fileText(filepath.Join(run, "metrics.jsonl"))) {
 		var all map[string]any
-		if err := json.Unmarshal([]byte(line), &all); err != nil {
-			t.Fatal(err)
-		}
+		decode(t, line, &all)
 		row := map[string]float64{}
 		for name, x := range all {
 			if x, ok := x.(float64); ok {

@@ -242,11 +242,8 @@ func trees(t *testing.T, folders []string) map[string]string {
 
 // A flag that is given and empty is no flag that is missing.
 func TestEmptyFlag(t *testing.T) {
-	code, _, said := gad("generate", "--model", "student", "--prompt", "")
-	if want := "gad: generate: --prompt \"\": is empty: give a value\n"; code != exitUsage ||
-		said != want {
-		t.Errorf("exit status %d, %q, want %q", code, said, want)
-	}
+	refused(t, exitUsage, "gad: generate: --prompt \"\": is empty: give a value\n", "generate",
+		"--model", "student", "--prompt", "")
 }
 
 // All that is wrong is said at once, a line each.

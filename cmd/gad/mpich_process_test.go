@@ -8,8 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
-	"syscall"
 	"testing"
 )
 
@@ -41,29 +39,7 @@ func TestRanksOverMPICH(t *testing.T) { sameOnRanks(t, mpich) }
 func TestRankFaultsOverMPICH(t *testing.T) { faultsOfRanks(t, mpich) }
 
 // SIGUSR1 to MPICH's mpirun saves the run, and all end with exit status 75.
-func TestRankSignalOverMPICH(t *testing.T) {
-	f := ready(t)
-	const steps = 60
-	args := func(run string) []string {
-		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data",
-			f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup",
-			"2", "trainer.save_freq=10"),
-			[]string{"trainer.shards=2", "--threads", "1"})
-	}
-	run, whole := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "whole")
-	p := mpich(t, 2, args(run)...)
-	wait(t, "a step", func() bool { return strings.Contains(p.said.String(), "  step ") })
-	p.Process.Signal(syscall.SIGUSR1)
-	if code := p.end(t, patience); code != exitInterrupted ||
-		!strings.Contains(p.said.String(), "run the same command again to resume") {
-		t.Fatalf("exit status %d\n%s", code, p.said.String())
-	}
-	if p := mpich(t, 2, args(run)...); p.end(t, patience) != exitDone {
-		t.Fatal(p.said.String())
-	}
-	must(t, args(whole)...)
-	equalRuns(t, run, whole, steps)
-}
+func TestRankSignalOverMPICH(t *testing.T) { signalsToRanks(t, mpich, 60, 2) }
 
 // MPICH's mpirun without a library that gad knows: each rank says so, and the status is 1.
 func TestMistakesOverMPICH(t *testing.T) {
@@ -82,10 +58,7 @@ func TestMistakesOverMPICH(t *testing.T) {
 	} {
 		t.Setenv("LD_LIBRARY_PATH", lib)
 		if c.library != "" {
-			if err := os.WriteFile(filepath.Join(lib, "libmpi_abi.so.1"), []byte(c.library),
-				0o644); err != nil {
-				t.Fatal(err)
-			}
+			put(t, filepath.Join(lib, "libmpi_abi.so.1"), c.library)
 		}
 		p := start(t, path, "bench", "--ranks", "2")
 		if code := p.end(t, patience); code != exitFailed || p.said.String() != c.says {

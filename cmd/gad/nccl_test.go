@@ -4,23 +4,19 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"gad/internal/compute/cuda"
 	"gad/internal/compute/cuda/driver"
 	"gad/internal/hostile"
 )
@@ -44,14 +40,7 @@ type gpuRanks []*process
 func onGPUs(t *testing.T, ranks int, env map[int][]string, args ...string) gpuRanks {
 	t.Helper()
 	slow(t)
-	be, err := cuda.Open(cuda.Options{})
-	if errors.Is(err, cuda.ErrUnavailable) && os.Getenv("GAD_REQUIRE_CUDA") == "" {
-		t.Skipf("NOT TESTED: %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	be.Close()
+	needsGPU(t)
 	if driver.Emulated() == nil {
 		t.Skip("NOT TESTED: needs the emulated device, which several processes can have")
 	}
@@ -62,25 +51,9 @@ func onGPUs(t *testing.T, ranks int, env map[int][]string, args ...string) gpuRa
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	var list gpuRanks
-	for r := range ranks {
-		if slices.Equal(env[r], []string{"absent"}) {
-			list = append(list, nil)
-			continue
-		}
-		list = append(list, startWith(t, append([]string{"RANK=" + strconv.Itoa(r),
-			"WORLD_SIZE=" + strconv.Itoa(ranks), "LOCAL_RANK=" + strconv.Itoa(r),
-			"MASTER_ADDR=127.0.0.1", "MASTER_PORT=1", "GAD_RANKS_ADDR=" + addr,
-			"GAD_RANKS_SECRET=a secret of the tests", "CUDA_VISIBLE_DEVICES=0",
-			"GAD_EMU_NCCL_LOG=1"}, env[r]...), path, args...))
-	}
-	return list
+	t.Setenv("CUDA_VISIBLE_DEVICES", "0")
+	t.Setenv("GAD_EMU_NCCL_LOG", "1")
+	return connected(t, path, ranks, env, args...)
 }
 
 // done wants all ranks to end well, and as many sums and groups of broadcasts over NCCL on each;
@@ -236,20 +209,13 @@ func TestCUDARankFaults(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			run := filepath.Join(t.TempDir(), "run")
 			list := onGPUs(t, 2, c.env,
-				append(
-					stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
-						"--output", run, "--steps", "2",
-						"--device", "cuda", "--precision", "f32"), "trainer.shards=2",
+				f.stage("sft", run, 2, "--device", "cuda", "--precision", "f32", "trainer.shards=2",
 					fmt.Sprint("trainer.shard_optimizer=", c.zero),
 					fmt.Sprint("trainer.rank_timeout=", limit))...)
 			begun := time.Now()
 			if c.stop {
 				// It is in the sum when both have begun it.
-				wait(t, "the sum",
-					func() bool {
-						return strings.Contains(list[0].said.String(),
-							"2 ranks: gradients go by NCCL")
-					})
+				list[0].hears(t, "2 ranks: gradients go by NCCL")
 				time.Sleep(2 * time.Second)
 				list[1].Process.Signal(syscall.SIGSTOP)
 				begun = time.Now()
@@ -263,9 +229,7 @@ func TestCUDARankFaults(t *testing.T) {
 					p.Process.Kill()
 					continue
 				}
-				if code := p.end(t, patience); code != exitFailed {
-					t.Errorf("rank %d: exit status %d\n%s", r, code, p.said.String())
-				}
+				p.wants(t, exitFailed)
 				all += p.said.String()
 			}
 			took := time.Since(begun)
@@ -284,16 +248,11 @@ func TestCUDARankFaults(t *testing.T) {
 // prints them.
 func TestCUDABenchOfRanks(t *testing.T) {
 	shape := t.TempDir()
-	if err := os.WriteFile(filepath.Join(shape, "config.json"), []byte(tinyConfig),
-		0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, filepath.Join(shape, "config.json"), tinyConfig)
 	list := onGPUs(t, 2, nil, "bench", "--ranks", "2", "--shape", shape, "--seconds", "0.1",
 		"--device", "cuda", "--json")
-	for r, p := range list {
-		if code := p.end(t, patience); code != exitDone {
-			t.Fatalf("rank %d: exit status %d\n%s", r, code, p.said.String())
-		}
+	for _, p := range list {
+		p.wants(t, exitDone)
 	}
 	said := list[0].said.String()
 	_, text, _ := strings.Cut(said, "{")

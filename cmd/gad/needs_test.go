@@ -53,7 +53,7 @@ var needs = map[string]func(t *testing.T, f *fixture) []string{
 	// $HUB has repositories of several kinds, $CACHE has none of them.
 	"hub": func(t *testing.T, f *fixture) []string {
 		s, cache := hub(t, map[string]*hubtest.Repo{
-			"models/org/student": folderRepo(t, f.path("student")),
+			"models/org/student": hubtest.Folder(t, f.path("student")),
 			"models/org/pickled": {Files: map[string][]byte{"config.json": nil,
 				"pytorch_model.bin": nil}},
 			"models/org/M-GGUF": {Files: map[string][]byte{"M-Q8_0.gguf": nil, "M-F16.gguf": nil,

@@ -1,10 +1,11 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gad/internal/vfs/vfstest"
 )
 
 // A disk that fills up under gad generate: one line with the bytes needed and free, and
@@ -12,11 +13,9 @@ import (
 func TestGenerateDiskFull(t *testing.T) {
 	f := ready(t)
 	dir := t.TempDir()
-	disk, resize := tmpfs(t, "gad generate on a full disk", "64k")
+	disk, resize := vfstest.Tmpfs(t, "gad generate on a full disk", "64k")
 	rows := filepath.Join(dir, "rows.jsonl")
-	if err := os.WriteFile(rows, []byte(strings.Repeat(`{"content":"Add 1+2","teacher_response":"it is 3"}`+"\n", 400)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, rows, strings.Repeat(`{"content":"Add 1+2","teacher_response":"it is 3"}`+"\n", 400))
 	generate := func(out string) []string {
 		return []string{"generate", "--model", f.path("student"), "--data", rows, "--output", out,
 			"--max-new-tokens", "8", "--temperature", "1"}
@@ -41,12 +40,7 @@ func TestGenerateDiskFull(t *testing.T) {
 		t.Errorf("does not resume: %s", said)
 	}
 	must(t, generate(filepath.Join(dir, "room.jsonl"))...)
-	got, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := os.ReadFile(filepath.Join(dir, "room.jsonl"))
-	if err != nil || string(got) != string(want) {
-		t.Errorf("%v: other bytes than where there was room", err)
+	if readFile(t, out) != readFile(t, filepath.Join(dir, "room.jsonl")) {
+		t.Error("other bytes than where there was room")
 	}
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -48,7 +47,7 @@ func TestOneMakerOfAnOutput(t *testing.T) {
 	}
 	rows, student := filepath.Join(dir, "rows.jsonl"), f.path("sft", "global_step_60", "actor")
 	host, err := os.Hostname()
-	if err = errors.Join(err, os.WriteFile(rows, []byte(many.String()), 0o644)); err != nil {
+	if put(t, rows, many.String()); err != nil {
 		t.Fatal(err)
 	}
 	both := []string{"--model", student, "--data", rows, "--temperature", "2", "--threads", "1"}

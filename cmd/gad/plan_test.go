@@ -1,12 +1,9 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"strings"
 	"testing"
-
-	"gad/apps/collect/collecttest"
 )
 
 // gad plan and --dry-run say what a run of each stage takes, on one process, on ranks and on GPUs,
@@ -87,12 +84,9 @@ func TestPlan(t *testing.T) {
 	huge := strings.Fields(
 		"plan --stage warmup --memory 0.1 --model student --data train.arrow --output run " +
 			strings.Join(small, " ") + " actor.max_token_len=1000000000 data.train_batch_size=4000")
-	code, _, said := gad(huge...)
-	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") ||
-		!strings.Contains(said,
-			"100 MB are available: with actor.max_token_len=120 critic.max_token_len=120 it needs") {
-		t.Errorf("plan of what cannot fit: exit status %d, %s", code, said)
-	}
+	refused(t, exitUsage, "does not fit in memory: needs", huge...)
+	refused(t, exitUsage, "100 MB are available: with actor.max_token_len=120 "+
+		"critic.max_token_len=120 it needs", huge...)
 	printed, _ := must(t, append(huge, "--fit")...)
 	added, _, ok := strings.Cut(printed[strings.Index(printed, "\n")+1:], "\n")
 	if !ok || strings.TrimSpace(added) != "actor.max_token_len=120 critic.max_token_len=120" ||
@@ -111,28 +105,4 @@ func TestPlan(t *testing.T) {
 	if _, err := os.Stat("run"); err == nil {
 		t.Error("the run folder was made")
 	}
-}
-
-// Rows that the run leaves out are no part of the plan; the mean lengths and steps are those of
-// the others. A run without a row is refused, as the run itself refuses it.
-func TestPlanLeavesRowsOut(t *testing.T) {
-	linked(t, "student")
-	var rows []string
-	for i := range 40 {
-		answer := "Yes."
-		if i%4 == 0 {
-			answer = strings.Repeat("It is 3. ", 20)
-		}
-		rows = append(rows, fmt.Sprintf(`{"content":"Add %d+1","teacher_response":%q}`, i, answer))
-	}
-	collecttest.Put(t, "rows.jsonl", rows...)
-	const line = "plan --stage sft --model student --data rows.jsonl --output run data.max_prompt_length=64 data.train_batch_size=10 trainer.total_epochs=1 data.truncated_teachers="
-	answered(t, []exchange{
-		{line + "filter data.max_response_length=14", exitDone, []string{"3 steps",
-			"over 30 rows; about 10 more are over the length limits and left out)\n"}},
-		{line + "keep data.max_response_length=14", exitDone, []string{"over 40 rows)\n", "4 steps"}},
-		{line + "filter data.max_response_length=2", exitInput,
-			[]string{"gad: data: rows.jsonl: none of 40 rows is within data.max_prompt_length 64 and " +
-				"data.max_response_length 2: raise them\n"}},
-	})
 }

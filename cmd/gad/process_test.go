@@ -100,6 +100,31 @@ func (p *process) end(t *testing.T, limit time.Duration) int {
 	return 0
 }
 
+// wants waits for the process, which has to end with an exit status and to have said the texts.
+func (p *process) wants(t *testing.T, code int, texts ...string) {
+	t.Helper()
+	got, said := p.end(t, patience), p.said.String()
+	if got != code || slices.ContainsFunc(texts, func(s string) bool {
+		return !strings.Contains(said, s)
+	}) {
+		t.Fatalf("exit status %d, want %d and %q\n%s", got, code, texts, said)
+	}
+}
+
+// hears waits until the process has said a text.
+func (p *process) hears(t *testing.T, text string) {
+	t.Helper()
+	wait(t, text, func() bool { return strings.Contains(p.said.String(), text) })
+}
+
+// begins waits until a run says in its log that its first step begins.
+func begins(t *testing.T, run string) {
+	t.Helper()
+	wait(t, "the first step", func() bool {
+		return strings.Contains(fileText(filepath.Join(run, "log.jsonl")), "parameters;")
+	})
+}
+
 // wait polls for a condition.
 func wait(t *testing.T, what string, holds func() bool) {
 	t.Helper()
@@ -197,9 +222,7 @@ func TestKill(t *testing.T) {
 			whole := filepath.Join(t.TempDir(), "whole")
 			begun := time.Now()
 			p := start(t, path, k.args(f, whole, steps)...)
-			if code := p.end(t, patience); code != exitDone {
-				t.Fatalf("exit status %d\n%s", code, p.said.String())
-			}
+			p.wants(t, exitDone)
 			took := time.Since(begun)
 			seed := uint64(time.Now().UnixNano())
 			r := rand.New(rand.NewPCG(seed, 0))
@@ -281,16 +304,12 @@ func TestInterrupt(t *testing.T) {
 	path, f := built(t), ready(t)
 	steps := few(120, 20) // beside which the start is short
 	args := func(run string) []string {
-		return stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"),
-			"--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "3",
-			"trainer.save_freq=10")
+		return f.stage("warmup", run, steps, "--critic-warmup", "3", "trainer.save_freq=10")
 	}
 	whole := filepath.Join(t.TempDir(), "whole")
 	begun := time.Now()
 	// a process: its start is part of the time
-	if p := start(t, path, args(whole)...); p.end(t, patience) != exitDone {
-		t.Fatal(p.said.String())
-	}
+	start(t, path, args(whole)...).wants(t, exitDone)
 	took := time.Since(begun)
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -367,10 +386,7 @@ func TestInterrupt(t *testing.T) {
 func longStep(t *testing.T, f *fixture, run string, args ...string) []string {
 	t.Helper()
 	rows, text := filepath.Join(t.TempDir(), "rows.jsonl"), fileText(f.path("test.jsonl"))
-	if err := os.WriteFile(rows, []byte(strings.Repeat(text, 1+300/lines(f.path("test.jsonl")))),
-		0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, rows, strings.Repeat(text, 1+300/lines(f.path("test.jsonl"))))
 	return append(stage("sft", "--model", f.path("student"), "--data", rows, "--output", run,
 		"--threads", "1"), append(args, "data.train_batch_size=30000")...)
 }
@@ -383,18 +399,12 @@ func TestSecondSignalAndSecondProcess(t *testing.T) {
 	// One step of the teacher's answers: it cannot be left in the middle, as sampling can.
 	long := longStep(t, f, run, "--steps", "2")
 	p := start(t, path, long...)
-	wait(t, "the first step",
-		func() bool {
-			return strings.Contains(fileText(filepath.Join(run, "log.jsonl")),
-				"parameters;")
-		})
+	begins(t, run)
 
 	before := tree(t, run)
 	// A second, and more on a machine that is so busy that a process which does nothing takes long.
 	begun := time.Now()
-	if code := start(t, path, "--version").end(t, patience); code != exitDone {
-		t.Fatalf("gad --version: exit status %d", code)
-	}
+	start(t, path, "--version").wants(t, exitDone)
 	within := time.Second + 20*time.Since(begun)
 	begun = time.Now()
 	code, _, said := gad(long...)
@@ -411,8 +421,7 @@ func TestSecondSignalAndSecondProcess(t *testing.T) {
 	}
 
 	p.Process.Signal(os.Interrupt)
-	wait(t, "the answer to the first signal",
-		func() bool { return strings.Contains(p.said.String(), "a second Ctrl-C") })
+	p.hears(t, "a second Ctrl-C")
 	p.Process.Signal(os.Interrupt)
 	begun = time.Now()
 	code = p.end(t, patience)

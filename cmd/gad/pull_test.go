@@ -24,32 +24,12 @@ func hub(t *testing.T, repos map[string]*hubtest.Repo) (s *hubtest.Server, cache
 	return s, cache
 }
 
-// folderRepo is a repository with the files of a folder.
-func folderRepo(t *testing.T, dir string) *hubtest.Repo {
-	t.Helper()
-	repo := &hubtest.Repo{Files: map[string][]byte{"README.md": []byte("# a repository"),
-		"pytorch_model.bin": make([]byte, 2000)}}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		if repo.Files[e.Name()], err = os.ReadFile(filepath.Join(dir, e.Name())); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return repo
-}
-
 // A model and a data set are fetched, and every command finds them by their names, with no
 // hub to ask.
 func TestPullAndUse(t *testing.T) {
 	f := ready(t)
-	rows, err := os.ReadFile(f.path("rows.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	repo := folderRepo(t, f.path("student"))
+	rows := []byte(readFile(t, f.path("rows.jsonl")))
+	repo := hubtest.Folder(t, f.path("student"))
 	s, cache := hub(t, map[string]*hubtest.Repo{
 		"models/org/student": repo,
 		"models/org/M-GGUF": {Files: map[string][]byte{"M-Q8_0.gguf": []byte("GGUF no more"),
@@ -95,9 +75,7 @@ func TestPullAndUse(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
-	if err := os.WriteFile("run.yaml", []byte("model:\n  path: org/student\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, "run.yaml", "model:\n  path: org/student\n")
 	for _, line := range []string{
 		"data validate --data org/rows --model org/student",
 		"data inspect --data org/rows",
@@ -128,7 +106,7 @@ func TestPullAndUse(t *testing.T) {
 // What the hub, its cache or the environment refuses ends with the exit status of its kind; the
 // lines: TestRefused and TestPull of apps/pull.
 func TestPullRefused(t *testing.T) {
-	s, cache := hub(t, map[string]*hubtest.Repo{"models/org/student": folderRepo(t,
+	s, cache := hub(t, map[string]*hubtest.Repo{"models/org/student": hubtest.Folder(t,
 		ready(t).path("student"))})
 	t.Chdir(t.TempDir())
 	none := `the cache ` + cache + ` does not have it`
@@ -167,7 +145,7 @@ func TestPythonAgrees(t *testing.T) {
 		t.Skip("NOT TESTED: GAD_HUB_PYTHON names no Python with huggingface_hub")
 	}
 	path, f := built(t), ready(t)
-	student := folderRepo(t, f.path("student"))
+	student := hubtest.Folder(t, f.path("student"))
 	gguf := make([]byte, 3_000_000)
 	for i := range gguf {
 		gguf[i] = byte(i * i >> 7)

@@ -31,6 +31,8 @@ func TestMistakesOverMPI(t *testing.T) {
 	}{
 		{"sft --model nope trainer.shards=2" + rest, "", exitInput,
 			"gad: model: nope: does not exist: give a Hugging Face model folder or a GGUF file"},
+		{"bench --what ops", "", exitUsage, "gad: bench: --what: not with 2 ranks, of which " +
+			"only the messages are measured: leave it out, or give --ranks 1"},
 		{"sft --model student trainer.shards=3" + rest, "", exitUsage,
 			"gad: settings: trainer.shards is 3: must be a power of two of at most 4096"},
 		{"sft --model student" + rest, "", exitUsage, "gad: trainer.shards is 1, but there are 2 ranks: each needs as many shards as any other: set trainer.shards=2 or a multiple"},
@@ -43,7 +45,7 @@ func TestMistakesOverMPI(t *testing.T) {
 		{"sft --model student trainer.shards=2" + rest, "sft --config missing.yaml", exitUsage,
 			"gad: ranks: rank 1 on " + hostName(t) +
 				": settings: missing.yaml: no such file or directory"},
-	}[:hostile.Share(7)] {
+	}[:hostile.Share(8)] {
 		args := strings.Fields(c.args)
 		ranks := 2
 		if c.other == "3" {

@@ -17,8 +17,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"gad/internal/hostile"
 )
 
 var rankFaults = flag.Int("rankfaults", few(6, 1),
@@ -109,13 +107,11 @@ func sameOnRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...stri
 	for _, args := range runs(whole) {
 		must(t, args...)
 	}
-	for _, ranks := range []int{4, 2, 1}[:few(3, 1)] {
+	for _, ranks := range []int{2, 4, 1}[:few(3, 1)] {
 		dir := t.TempDir()
 		for _, args := range runs(dir) {
 			p := ranked(t, ranks, args...)
-			if code := p.end(t, patience); code != exitDone {
-				t.Fatalf("%d ranks: exit status %d\n%s", ranks, code, p.said.String())
-			}
+			p.wants(t, exitDone)
 			if n := strings.Count(p.said.String(), "step 3/3"); n != 1 {
 				t.Errorf("%d ranks: the last step is told %d times\n%s", ranks, n, p.said.String())
 			}
@@ -140,21 +136,13 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 	f := ready(t)
 	const steps, limit = 10, 10
 	args := func(run string) []string {
-		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data",
-			f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup",
-			"2"),
-			stateful, []string{"trainer.warmup_objective=policy", "trainer.shards=4", "--threads",
-				"1", fmt.Sprint("trainer.rank_timeout=", limit)})
+		return slices.Concat(f.stage("warmup", run, steps, "--critic-warmup", "2", "--threads", "1",
+			"trainer.warmup_objective=policy", "trainer.shards=4",
+			fmt.Sprint("trainer.rank_timeout=", limit)), stateful)
 	}
 	whole := filepath.Join(t.TempDir(), "whole")
-	if p := ranked(t, 2, args(whole)...); p.end(t, patience) != exitDone {
-		t.Fatal(p.said.String())
-	}
 	begun := time.Now()
-	if p := ranked(t, 2, args(filepath.Join(t.TempDir(), "timed"))...); p.end(t,
-		patience) != exitDone {
-		t.Fatal(p.said.String())
-	}
+	ranked(t, 2, args(whole)...).wants(t, exitDone)
 	took := time.Since(begun)
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -234,43 +222,40 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 	}
 }
 
-// SIGTERM to any rank, and SIGUSR1 to mpirun, saves the run, and all end with exit status 75.
+// SIGTERM to any rank, and SIGUSR1 to mpirun, saves the run, and all end with exit status 75. The
+// run goes on within one process.
 func TestRankSignal(t *testing.T) {
 	t.Parallel()
+	signalsToRanks(t, ranked, 30, few(0, 1), 1, 2)
+}
+
+// signalsToRanks interrupts a run on two ranks by SIGTERM to the ranks 0 and 1, and, for 2, by
+// SIGUSR1 to mpirun.
+func signalsToRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...string) *process,
+	steps int, to ...int) {
+	t.Helper()
 	f := ready(t)
-	const steps = 30
 	args := func(run string) []string {
-		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data",
-			f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup",
-			"2", "trainer.save_freq=10"),
-			[]string{"trainer.shards=2", "--threads", "1"})
+		return f.stage("warmup", run, steps, "--critic-warmup", "2", "trainer.save_freq=10",
+			"trainer.shards=2", "--threads", "1")
 	}
-	whole := filepath.Join(t.TempDir(), "whole")
-	must(t, args(whole)...)
-	run := filepath.Join(t.TempDir(), "run")
-	for last := range 3 {
-		if last == 0 && !hostile.Long() {
-			continue
-		}
+	run, whole := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "whole")
+	for _, rank := range slices.Compact(to) {
 		p := ranked(t, 2, args(run)...)
-		wait(t, "a step", func() bool { return strings.Contains(p.said.String(), "  step ") })
+		p.hears(t, "  step ")
 		pids := p.rankPIDs()
 		if len(pids) != 2 {
 			t.Fatalf("ranks %v\n%s", pids, p.said.String())
 		}
-		if last < 2 {
-			syscall.Kill(pids[last], syscall.SIGTERM)
+		if rank < 2 {
+			syscall.Kill(pids[rank], syscall.SIGTERM)
 		} else {
 			p.Process.Signal(syscall.SIGUSR1)
 		}
-		if code := p.end(t, patience); code != exitInterrupted ||
-			!strings.Contains(p.said.String(), "run the same command again to resume") {
-			t.Fatalf("exit status %d\n%s", code, p.said.String())
-		}
+		p.wants(t, exitInterrupted, "run the same command again to resume")
 	}
-	if p := ranked(t, 2, args(run)...); p.end(t, patience) != exitDone {
-		t.Fatal(p.said.String())
-	}
+	must(t, args(run)...)
+	must(t, args(whole)...)
 	equalRuns(t, run, whole, steps)
 }
 
@@ -295,11 +280,7 @@ func TestRankSignalByScript(t *testing.T) {
 		args := append(longStep(t, f, run, "--steps", "20", "trainer.shards=2"),
 			"data.train_batch_size=12000")
 		p := rankedBy(t, by.command, 2, args...)
-		wait(t, "the first step",
-			func() bool {
-				return strings.Contains(fileText(filepath.Join(run, "log.jsonl")),
-					"parameters;")
-			})
+		begins(t, run)
 		time.Sleep(200 * time.Millisecond)
 		p.Process.Signal(by.signal)
 		begun := time.Now()

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	"testing"
 
 	"gad/apps/judge/judgetest"
-	"gad/internal/endpoint/endpointtest"
 	"gad/internal/hostile"
 )
 
@@ -21,41 +19,15 @@ const hasVowel = `while IFS= read -r line; do
 r=${line#*\"response\":\"}; r=${r%%\",\"teacher_response\"*}
 case $r in *a*|*e*|*o*) echo 1;; *) echo 0;; esac; done`
 
-// vowelReply is the reply of a judge whose rubrics have that rule as their only criterion.
-func vowelReply(c endpointtest.Call) string {
-	m := judgetest.Material(c)
-	if m["criteria"] == "" {
-		return `{"criteria": [{"criterion": "has an a, e or o", "weight": 2.5}]}`
-	}
-	var grades [][]bool
-	for i := 1; ; i++ {
-		at := slices.IndexFunc(sortedKeys(m), func(title string) bool {
-			return regexp.MustCompile(fmt.Sprintf(`^answer %d of the student(, cut at .*)?$`,
-				i)).MatchString(title)
-		})
-		if at < 0 {
-			raw, _ := json.Marshal(map[string]any{"grades": grades})
-			return string(raw)
-		}
-		grades = append(grades, []bool{strings.ContainsAny(m[sortedKeys(m)[at]], "aeo")})
-	}
-}
-
-func sortedKeys(m map[string]string) (list []string) {
-	for k := range m {
-		list = append(list, k)
-	}
-	slices.Sort(list)
-	return list
-}
-
 // A game with a rubric's reward has the bits of the same game with a checker that has the rubric's
 // criterion as its rule. Played again from the journal, with nobody to ask, it has them too; so it
 // has after kill -9, which has at most what was in the air asked twice. A judge that is often at
 // fault ends no run, and its run is played again with the same gaps.
 func TestRubricGame(t *testing.T) {
 	f := ready(t)
-	j := newJudged(t, "rubric", vowelReply, `{"grades": [["true"]]}`)
+	j := newJudged(t, "rubric", judgetest.Rubric("has an a, e or o",
+		func(answer string) bool { return strings.ContainsAny(answer, "aeo") }),
+		`{"grades": [["true"]]}`)
 	j.steps, j.tried = few(3, 2), 2
 	j.args = func(run string) []string {
 		return append([]string{"train", "--resume", f.path("warmup"), "--data",
@@ -84,12 +56,8 @@ func TestRubricGame(t *testing.T) {
 
 	t.Setenv("JUDGE_KEY", "wrong")
 	j.ask(t, j.server.URL, "other")
-	p := start(t, j.path, j.args("refused")...)
-	if code, said := p.end(t, patience), p.said.String(); code != exitUsage ||
-		!strings.Contains(said, `it said "gad: endpoint: 127.0.0.1:`) ||
-		!strings.Contains(said, `the key is not accepted: check the key and what it may use"`) {
-		t.Errorf("a wrong key: exit status %d\n%s", code, said)
-	}
+	start(t, j.path, j.args("refused")...).wants(t, exitUsage, `it said "gad: endpoint: 127.0.0.1:`,
+		`the key is not accepted: check the key and what it may use"`)
 	t.Setenv("JUDGE_KEY", "secret")
 
 	if hostile.Long() { // and of a journal with gaps: fault

@@ -60,9 +60,7 @@ func TestServe(t *testing.T) {
 			}
 		}
 		p.Process.Signal(sig)
-		if code := p.end(t, patience); code != exitDone {
-			t.Errorf("%v: exit status %d\n%s", sig, code, p.said.String())
-		}
+		p.wants(t, exitDone)
 		said := p.said.String()
 		if !regexp.MustCompile(`memory: [0-9.]+ GB of weights, up to [0-9.]+ GB for keys and values \(--cache-tokens 32768\), which fills as requests come\nserving `).MatchString(said) {
 			t.Errorf("says nothing of its memory:\n%s", said)

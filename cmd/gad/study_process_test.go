@@ -27,20 +27,17 @@ func TestStudyProcess(t *testing.T) {
 		}
 		p := start(t, path, "study", "--jobs", "2", file)
 		want := fmt.Sprintf("(start %d)", try)
+		commands := func(n int) func() bool {
+			return func() bool {
+				return strings.Count(p.said.String(), " --threads ") >= n || ended(p)
+			}
+		}
 		switch {
 		case try%2 == 0 && stopped < few(3, 1): // in the middle of two commands
-			wait(t, "two commands "+want,
-				func() bool {
-					return strings.Count(p.said.String(), " --threads ") > 1 ||
-						ended(p)
-				})
+			wait(t, "two commands "+want, commands(2))
 			p.Process.Signal(os.Interrupt)
 		case try%2 == 1 && killed < few(3, 1):
-			wait(t, "a command "+want,
-				func() bool {
-					return strings.Count(p.said.String(), " --threads ") > 0 ||
-						ended(p)
-				})
+			wait(t, "a command "+want, commands(1))
 			p.Process.Kill()
 		}
 		code := p.end(t, patience)

@@ -67,11 +67,7 @@ func equalStudies(t *testing.T, got, want string) {
 		t.Fatalf("%d stages, want %d", len(a), len(b))
 	}
 	for name, run := range b {
-		raw, err := os.ReadFile(filepath.Join(run, "metrics.jsonl"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		equalRuns(t, a[name], run, strings.Count(string(raw), "\n"))
+		equalRuns(t, a[name], run, lines(filepath.Join(run, "metrics.jsonl")))
 	}
 	var evals [2]map[string]string
 	for i, dir := range []string{got, want} {
@@ -204,9 +200,7 @@ func TestStudyMistakes(t *testing.T) {
 		"test.jsonl": {"none.jsonl", "study: eval: test: " + f.path("none.jsonl") +
 			": no such file or folder: paths are relative to the study's file: cannot be read", exitInput},
 	} {
-		if err := os.WriteFile(file, []byte(strings.Replace(text, old, c.new, 1)), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		put(t, file, strings.Replace(text, old, c.new, 1))
 		answered(t, []exchange{{"study " + file, c.code, []string{"=gad: " + c.want + "\n"}}})
 	}
 	if _, err := os.Stat(filepath.Join(dir, "out", "stages")); err == nil {

@@ -22,18 +22,29 @@ func byTCP(t *testing.T, ranks int, args ...string) []*process {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return connected(t, path, ranks, nil, args...)
+}
+
+// connected starts ranks of the program at path as torchrun would; env is for one of them, by rank.
+// A rank whose env is "absent" is not started.
+func connected(t *testing.T, path string, ranks int, env map[int][]string,
+	args ...string) (list []*process) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	port := l.Addr().(*net.TCPAddr).Port
 	l.Close()
-	var list []*process
 	for r := range ranks {
-		list = append(list, startWith(t, []string{"RANK=" + strconv.Itoa(r),
+		if slices.Equal(env[r], []string{"absent"}) {
+			list = append(list, nil)
+			continue
+		}
+		list = append(list, startWith(t, append([]string{"RANK=" + strconv.Itoa(r),
 			"WORLD_SIZE=" + strconv.Itoa(ranks), "LOCAL_RANK=" + strconv.Itoa(r),
 			"MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + strconv.Itoa(port-1),
-			"GAD_RANKS_SECRET=a secret of the tests"}, path, args...))
+			"GAD_RANKS_SECRET=a secret of the tests"}, env[r]...), path, args...))
 	}
 	return list
 }
@@ -44,10 +55,8 @@ func TestRanksOverTCP(t *testing.T) {
 	t.Parallel()
 	f := ready(t)
 	args := func(run string, steps int) []string {
-		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data",
-			f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup",
-			"1"),
-			[]string{"trainer.shards=4", "--threads", "1", "trainer.rank_timeout=60"})
+		return f.stage("warmup", run, steps, "--critic-warmup", "1", "trainer.shards=4",
+			"--threads", "1", "trainer.rank_timeout=60")
 	}
 	const steps = 20
 	whole := filepath.Join(t.TempDir(), "whole")
@@ -70,7 +79,7 @@ func TestRanksOverTCP(t *testing.T) {
 	}
 
 	list := byTCP(t, 4, args(run, steps)...)
-	wait(t, "a step", func() bool { return strings.Contains(list[0].said.String(), "  step 2") })
+	list[0].hears(t, "  step 2")
 	list[2].Process.Kill()
 	begun := time.Now()
 	for r, p := range list {
@@ -84,12 +93,10 @@ func TestRanksOverTCP(t *testing.T) {
 		t.Errorf("the other ranks ended after %v", took)
 	}
 	list = byTCP(t, 4, args(run, steps)...)
-	wait(t, "a step", func() bool { return strings.Contains(list[0].said.String(), "  step ") })
+	list[0].hears(t, "  step ")
 	list[1].Process.Signal(syscall.SIGTERM)
-	for r, p := range list {
-		if code := p.end(t, patience); code != exitInterrupted {
-			t.Errorf("rank %d: exit status %d\n%s", r, code, p.said.String())
-		}
+	for _, p := range list {
+		p.wants(t, exitInterrupted)
 	}
 	goesOn(2)
 }

@@ -68,12 +68,8 @@ func TestTeacherURL(t *testing.T) {
 	}))
 	defer mute.Close()
 	run := filepath.Join(t.TempDir(), "run")
-	code, _, said := gad("opd", "--model", f.path("student"), "--data", f.path("train.arrow"),
-		"--output", run, "--teacher-url", mute.URL, "data.max_prompt_length=64",
-		"data.max_response_length=14")
-	if code != exitInput || !strings.Contains(said, "does not score a given text") {
-		t.Errorf("exit status %d: %s", code, said)
-	}
+	refused(t, exitInput, "does not score a given text",
+		f.stage("opd", run, 1, "--teacher-url", mute.URL)...)
 	if _, err := os.Stat(filepath.Join(run, "metrics.jsonl")); err == nil {
 		t.Error("the run has begun")
 	}
@@ -160,18 +156,13 @@ func different(t *testing.T, dir string, n int) (path string) {
 }
 
 // rowsIn are the rows of an interrupted output.
-func rowsIn(t *testing.T, path string) []string {
-	t.Helper()
-	raw, err := os.ReadFile(path)
-	if err != nil && !os.IsNotExist(err) {
-		t.Fatal(err)
-	}
-	return regexp.MustCompile(`"r/\d+"`).FindAllString(string(raw), -1)
+func rowsIn(path string) []string {
+	return regexp.MustCompile(`"r/\d+"`).FindAllString(fileText(path), -1)
 }
 
-// A scoring by a server that is killed with signal 9, or interrupted, goes on where it was: the
-// same bytes, and no row whose scores were kept is asked for again. An interruption waits for the
-// answers under way and keeps them.
+// A scoring by a server that is killed with signal 9 and interrupted in turn goes on where it was:
+// the same bytes, and no row whose scores were kept is asked for again. An interruption waits for
+// the answers under way and keeps them.
 func TestDataScoreByURLKill(t *testing.T) {
 	slow(t)
 	t.Parallel()
@@ -182,68 +173,58 @@ func TestDataScoreByURLKill(t *testing.T) {
 	s := &scorer{url: at, given: map[string]int{}}
 	h := httptest.NewServer(s)
 	defer h.Close()
+	const rows = 50
 	line := []string{"data", "score", "--teacher", f.path("student"), "--teacher-url", h.URL + "/v1",
-		"--data", different(t, dir, 50), "--output"}
+		"--data", different(t, dir, rows), "--output"}
 	whole, out := filepath.Join(dir, "whole.jsonl"), filepath.Join(dir, "out.jsonl")
 	must(t, append(line, whole)...)
-	want, err := os.ReadFile(whole)
-	if err != nil {
-		t.Fatal(err)
+	want := readFile(t, whole)
+	scored, stops := map[string]int{}, 0
+	for {
+		s.anew()
+		before := len(rowsIn(out + ".partial"))
+		stop := before+20 < rows // more than those of the trial's rest and in flight
+		sig := []syscall.Signal{syscall.SIGKILL, syscall.SIGINT}[stops%2]
+		if stop {
+			s.holds(make(chan struct{}))
+		}
+		p := start(t, path, append(line, out)...)
+		if stop {
+			wait(t, "nine rows", func() bool { return len(rowsIn(out+".partial")) >= before+9 })
+			p.Process.Signal(sig)
+			wait(t, "the signal", func() bool {
+				said := p.said.String()
+				return sig == syscall.SIGKILL || strings.Contains(said, "stopping; ") ||
+					strings.Contains(said, " with log-probabilities, ") // done
+			})
+			close(s.holds(nil))
+		}
+		code := p.end(t, patience)
+		asked := s.texts()
+		for text := range asked {
+			if scored[text] > 0 {
+				t.Errorf("%v: a row that was kept is asked for again", sig)
+			}
+		}
+		if code == exitDone {
+			if len(asked) != rows-before {
+				t.Errorf("%d rows are asked for, and %d had no scores", len(asked), rows-before)
+			}
+			break
+		}
+		stops++
+		kept := len(rowsIn(out+".partial")) - before
+		switch {
+		case sig == syscall.SIGINT && (code != exitInterrupted || kept != len(asked)),
+			sig == syscall.SIGKILL && (code != -1 || kept > len(asked)):
+			t.Errorf("%v: exit status %d, %d rows kept, %d asked for\n%s", sig, code, kept,
+				len(asked), p.said.String())
+		}
+		if sig == syscall.SIGINT {
+			maps.Copy(scored, asked)
+		}
 	}
-	const rows = 50
-	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
-		scored, stops := map[string]int{}, 0
-		for {
-			s.anew()
-			before := len(rowsIn(t, out+".partial"))
-			stop := before+20 < rows // more than those of the trial's rest and in flight
-			if stop {
-				s.holds(make(chan struct{}))
-			}
-			p := start(t, path, append(line, out)...)
-			if stop {
-				wait(t, "nine rows", func() bool {
-					return len(rowsIn(t, out+".partial")) >= before+9
-				})
-				p.Process.Signal(sig)
-				wait(t, "the signal", func() bool {
-					return sig == syscall.SIGKILL ||
-						strings.Contains(p.said.String(), "stopping; ") ||
-						strings.Contains(p.said.String(), " with log-probabilities, ") // done
-				})
-				close(s.holds(nil))
-			}
-			code := p.end(t, patience)
-			asked := s.texts()
-			for text := range asked {
-				if scored[text] > 0 {
-					t.Errorf("%v: a row that was kept is asked for again", sig)
-				}
-			}
-			if code == exitDone {
-				if len(asked) != rows-before {
-					t.Errorf("%v: %d rows are asked for, and %d had no scores", sig, len(asked),
-						rows-before)
-				}
-				break
-			}
-			stops++
-			kept := len(rowsIn(t, out+".partial"))
-			switch {
-			case sig == syscall.SIGINT && (code != exitInterrupted || kept-before != len(asked)):
-				t.Errorf("%v: exit status %d, %d rows kept, %d asked for\n%s", sig, code,
-					kept-before, len(asked), p.said.String())
-			case sig == syscall.SIGKILL && (code != -1 || kept-before > len(asked)):
-				t.Errorf("%v: exit status %d, %d rows kept, %d asked for", sig, code, kept-before,
-					len(asked))
-			}
-			if sig == syscall.SIGINT {
-				maps.Copy(scored, asked)
-			}
-		}
-		if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, want) || stops < 2 {
-			t.Errorf("%v: other bytes after %d stops (%v)", sig, stops, err)
-		}
-		collecttest.Drop(t, out)
+	if fileText(out) != want || stops < 2 {
+		t.Errorf("other bytes after %d stops", stops)
 	}
 }

@@ -18,10 +18,24 @@ import (
 // onTerminal starts gad with a terminal of 100 columns as its standard error.
 func onTerminal(t *testing.T, path string, args ...string) *process {
 	t.Helper()
-	ours, theirs := chattest.Terminal(t, 100)
-	p := &process{Cmd: exec.Command(path, args...), done: make(chan error, 1)}
-	p.Env = append(os.Environ(), "TERM=xterm", "NO_COLOR=1")
-	p.Stderr = theirs
+	p, _ := atTerminal(t, 100, false, path, args...)
+	return p
+}
+
+// atTerminal starts gad with a terminal as its standard error, or, if it is all, as its standard
+// input and output too, which ours is the other end of.
+func atTerminal(t *testing.T, columns uint16, all bool, path string,
+	args ...string) (p *process, ours *os.File) {
+	t.Helper()
+	ours, theirs := chattest.Terminal(t, columns)
+	p = &process{Cmd: exec.Command(path, args...), done: make(chan error, 1)}
+	p.Env, p.Stderr = append(os.Environ(), "TERM=xterm"), theirs
+	if all {
+		p.Stdin, p.Stdout, p.SysProcAttr = theirs, theirs,
+			&syscall.SysProcAttr{Setsid: true, Setctty: true}
+	} else {
+		p.Env = append(p.Env, "NO_COLOR=1")
+	}
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +58,7 @@ func onTerminal(t *testing.T, path string, args ...string) *process {
 		p.done <- err
 	}()
 	t.Cleanup(func() { p.Process.Kill(); ours.Close() })
-	return p
+	return p, ours
 }
 
 // On a terminal the answer to a signal stands above the bar at once; the second signal
@@ -53,18 +67,14 @@ func onTerminal(t *testing.T, path string, args ...string) *process {
 func TestTerminal(t *testing.T) {
 	path, f := built(t), ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
-		"--output", run, "--steps", "3"), "trainer.save_freq=1")
-	if p := onTerminal(t, path, append(args, "--steps=2")...); p.end(t, patience) != exitUsage {
-		t.Fatal("--steps twice is taken") // and the terminal works
-	}
+	args := f.stage("sft", run, 3, "trainer.save_freq=1")
+	onTerminal(t, path, append(args, "--steps=2")...).wants(t, exitUsage) // and the terminal works
 	p := onTerminal(t, path, longStep(t, f, run, "--steps", "3", "trainer.save_freq=1")...)
 	bar := regexp.MustCompile(`update_actor +\[[^]]*\] +([0-9]+)/([0-9]+)`)
 	wait(t, "the bar", func() bool { return len(bar.FindAllString(p.said.String(), 3)) == 3 })
 	p.Process.Signal(os.Interrupt)
 	begun := time.Now()
-	wait(t, "the answer to the signal",
-		func() bool { return strings.Contains(p.said.String(), "a second Ctrl-C stops at once") })
+	p.hears(t, "a second Ctrl-C stops at once")
 	if took := time.Since(begun); took > time.Minute {
 		t.Errorf("the answer to the signal came after %s", took)
 	} else {
@@ -75,9 +85,7 @@ func TestTerminal(t *testing.T) {
 		return bar.MatchString(after)
 	})
 	p.Process.Signal(os.Interrupt)
-	if code := p.end(t, 10*time.Second); code != exitFailed {
-		t.Errorf("after the second signal: exit status %d", code)
-	}
+	p.wants(t, exitFailed)
 	said := strings.ReplaceAll(p.said.String(), "\r", "")
 	if left := chattest.Screen(said); bar.MatchString(strings.Join(left, "\n")) ||
 		!strings.Contains(strings.Join(left, "\n"), "stopped at once by a second signal, without "+
@@ -98,12 +106,8 @@ func TestTerminal(t *testing.T) {
 		t.Error("other settings are taken for the same run") // data.train_batch_size
 	}
 	short := filepath.Join(t.TempDir(), "short")
-	args = append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
-		"--output", short, "--steps", "3"), "trainer.save_freq=1")
-	p = onTerminal(t, path, args...)
-	if p.end(t, patience) != exitDone {
-		t.Errorf("a run on a terminal:\n%s", p.said.String())
-	}
+	p = onTerminal(t, path, f.stage("sft", short, 3, "trainer.save_freq=1")...)
+	p.wants(t, exitDone)
 	left := strings.Join(chattest.Screen(p.said.String()), "\n")
 	if strings.Contains(left, "[=") || strings.Count(left, "step 3/3") != 1 {
 		t.Errorf("on the screen stays\n%s", left)
@@ -170,34 +174,27 @@ func TestNothingIsSilent(t *testing.T) {
 	for many.Len() < 1<<20 { // some 10,000 rows
 		many.WriteString(rows)
 	}
-	if err := os.WriteFile("rows.jsonl", []byte(many.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, "rows.jsonl", many.String())
 	student := f.path("sft", "global_step_60", "actor")
-	for _, args := range [][]string{
-		{"data", "inspect", "--data", "rows.jsonl"},
-		{"data", "validate", "--data", "rows.jsonl", "--model", student},
-		{"data", "convert", "--data", "rows.jsonl", "--output", "rows.parquet"},
-		{"data", "split", "--data", "rows.parquet", "--first", "a.arrow", "--second", "b.jsonl"},
-		append(stage("plan", "--stage", "train", "--data", "rows.jsonl", "--model", student),
-			"data.train_batch_size=4"),
-		stage("sft", "--model", student, "--data", "a.arrow", "--val-data", "b.jsonl", "--output",
-			"sft", "--steps", "2"),
-		stage("warmup", "--model", student, "--data", "rows.parquet", "--output", "warmup",
-			"--steps", "2", "--critic-warmup", "1"),
-		{"train", "--resume", "warmup", "--data", "rows.parquet", "--output", "train", "--steps",
-			"2"},
-		{"resume", "train", "--steps", "3"},
-		{"eval", "--model", student, "--data", "rows.jsonl", "--limit", "20", "--disc-steps", "4",
-			"--disc-seeds", "1", "--max-response-length", "14"},
-		{"generate", "--model", student, "--data", "rows.jsonl", "--limit", "40", "--output",
-			"answers.jsonl", "--max-new-tokens", "14"},
-		{"score", "--critic", "train/global_step_3/critic", "--data", "answers.jsonl"},
-		{"logprobs", "--model", student, "--data", "answers.jsonl"},
-		{"doctor", "train"},
-		{"export", "--run", "train", "--output", "student"},
-		{"init", "--config", f.path("config.json"), "--corpus", "rows.jsonl", "--output", "fresh"},
-	} {
+	for line := range strings.Lines(`data inspect --data rows.jsonl
+data validate --data rows.jsonl --model $M
+data convert --data rows.jsonl --output rows.parquet
+data split --data rows.parquet --first a.arrow --second b.jsonl
+plan --stage train --data rows.jsonl --model $M SMALL data.train_batch_size=4
+sft --model $M --data a.arrow --val-data b.jsonl --output sft --steps 2 SMALL
+warmup --model $M --data rows.parquet --output warmup --steps 2 --critic-warmup 1 SMALL
+train --resume warmup --data rows.parquet --output train --steps 2
+resume train --steps 3
+eval --model $M --data rows.jsonl --limit 20 --disc-steps 4 --disc-seeds 1 --max-response-length 14
+generate --model $M --data rows.jsonl --limit 40 --output answers.jsonl --max-new-tokens 14
+score --critic train/global_step_3/critic --data answers.jsonl
+logprobs --model $M --data answers.jsonl
+doctor train
+export --run train --output student
+init --config $C --corpus rows.jsonl --output fresh
+`) {
+		args := words(strings.NewReplacer("$M", student, "$C", f.path("config.json")).
+			Replace(line))
 		first, longest := slowed(t, path, args...)
 		t.Logf("%-20s first after %.2f s, longest wait %.2f s", strings.Join(args[:2], " "),
 			first.Seconds(), longest.Seconds())

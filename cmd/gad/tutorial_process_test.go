@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -23,11 +22,7 @@ import (
 // tutorialShell are the shell commands of a section of doc/tutorial.md, block by block.
 func tutorialShell(t *testing.T, section string) (blocks []string) {
 	t.Helper()
-	page, err := os.ReadFile("../../doc/tutorial.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, after, _ := strings.Cut(string(page), "## "+section+"\n")
+	_, after, _ := strings.Cut(readFile(t, "../../doc/tutorial.md"), "## "+section+"\n")
 	after, _, _ = strings.Cut(after, "\n## ")
 	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(after,
 		-1) {
@@ -55,8 +50,6 @@ func shell(t *testing.T, path, dir string, env ...string) func(command string) s
 	}
 }
 
-var servedAt = regexp.MustCompile(`http://127\.0\.0\.1:\d+/v1`)
-
 // The six commands of doc/tutorial.md, as they stand there, lead from prompts to a judged
 // student in a GGUF file. A gad serve is the teacher, a server that goes by rules the judge;
 // names and settings are the test's.
@@ -68,15 +61,9 @@ func TestTutorial(t *testing.T) {
 	}
 
 	dir := t.TempDir()
-	teacher := start(t, path, "serve", "--model", f.path("sft", "global_step_60", "actor"),
-		"--listen", "127.0.0.1:0", "--name", "teacher")
-	wait(t, "the teacher", func() bool { return servedAt.MatchString(teacher.said.String()) })
-	judge := judgetest.Server(t, func(prompt string) string { return "my own words" },
-		func(_, answer string) int { return 1 + len(answer)%10 },
-		func(_, a,
-			b string) string {
-			return map[bool]string{true: "A", false: "B"}[len(a) > len(b)]
-		})
+	teacher, url := serving(t, "--model", f.path("sft", "global_step_60", "actor"), "--listen",
+		"127.0.0.1:0", "--name", "teacher")
+	judge := judgetest.Slow(t, 0)
 
 	const prompts = 40
 	var rows strings.Builder
@@ -87,11 +74,9 @@ func TestTutorial(t *testing.T) {
 		"prompts.jsonl": rows.String(),
 		"tutorial.yaml": "data: {train_batch_size: 4, max_prompt_length: 64, max_response_length: 14}\nrollout: {n: 4, temperature: 1}\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		put(t, filepath.Join(dir, name), text)
 	}
-	sh := shell(t, path, dir, "TEACHER_URL="+servedAt.FindString(teacher.said.String()),
+	sh := shell(t, path, dir, "TEACHER_URL="+url+"/v1",
 		"TEACHER=teacher", "JUDGE_URL="+judge.URL, "JUDGE=a-judge", "STUDENT="+f.path("student"),
 		"STEPS=8", "LONGEST=14", "RATE=1e-4")
 	var said []string
@@ -128,26 +113,18 @@ func TestTutorial(t *testing.T) {
 		!strings.Contains(table, "runs/game/global_step_8/actor") {
 		t.Errorf("the judge's table is missing:\n%s", table)
 	}
-	raw, err := os.ReadFile(filepath.Join(dir, "answers.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(raw)) {
+	for line := range strings.Lines(readFile(t, filepath.Join(dir, "answers.jsonl"))) {
 		var row struct {
 			Judge *struct {
 				Grade, ReferenceGrade *int
 			}
 		}
-		if err := json.Unmarshal([]byte(line), &row); err != nil || row.Judge == nil ||
-			row.Judge.Grade == nil {
-			t.Fatalf("a row without a grade (%v): %s", err, line)
+		if decode(t, line, &row); row.Judge == nil || row.Judge.Grade == nil {
+			t.Fatalf("a row without a grade: %s", line)
 		}
 	}
-	raw, err = os.ReadFile(filepath.Join(dir, "student.gguf"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := gguftest.Parse(raw); err != nil {
+	file := readFile(t, filepath.Join(dir, "student.gguf"))
+	if _, err := gguftest.Parse([]byte(file)); err != nil {
 		t.Error(err)
 	}
 }
@@ -174,8 +151,7 @@ func TestTutorialWithoutKey(t *testing.T) {
 			args[i] = filepath.Join(dir, a)
 		}
 	}
-	teacher := start(t, path, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
-	wait(t, "the teacher", func() bool { return servedAt.MatchString(teacher.said.String()) })
+	_, url := serving(t, append(args, "--listen", "127.0.0.1:0")...)
 
 	const right = "a right answer" // the judge's own
 	grade := func(prompt, answer string) int {
@@ -204,7 +180,7 @@ func TestTutorialWithoutKey(t *testing.T) {
 	six := strings.Replace(tutorialShell(t, "The six commands")[0], "gad data collect ",
 		"gad data collect --seed 1 ", 1)
 	names := strings.NewReplacer("http://127.0.0.1:8000/v1",
-		servedAt.FindString(teacher.said.String()), "http://127.0.0.1:8123/v1",
+		url+"/v1", "http://127.0.0.1:8123/v1",
 		judge.URL).Replace(blocks[1])
 	out := sh(names + six)
 	_, table, _ := strings.Cut(out, "win %")

@@ -52,10 +52,8 @@ func TestVersion(t *testing.T) {
 		}
 	}
 	// A command's help must not have taken it over: sft --version is a mistake.
-	if code, _, said := gad("sft", "--version"); code != exitUsage ||
-		!strings.HasPrefix(said, "gad: sft: unknown flag --version: see gad sft --help") {
-		t.Errorf("gad sft --version: exit status %d, %q", code, said)
-	}
+	refused(t, exitUsage, "gad: sft: unknown flag --version: see gad sft --help", "sft",
+		"--version")
 }
 
 // A release's build says what it was told.

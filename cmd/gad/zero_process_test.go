@@ -4,7 +4,6 @@ package main
 
 import (
 	"path/filepath"
-	"slices"
 	"testing"
 )
 
@@ -13,20 +12,17 @@ import (
 func TestShardedOptimizerOverMPI(t *testing.T) {
 	t.Parallel()
 	f := ready(t)
-	args := func(run, steps string, more ...string) []string {
-		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data",
-			f.path("train.arrow"), "--output", run, "--steps", steps, "--critic-warmup", "1"),
-			[]string{"trainer.shards=4", "--threads", "1", "--seed", "3",
-				"actor.optim.lr_scheduler=constant", "critic.optim.lr_scheduler=constant"}, more)
+	args := func(run string, steps int, more ...string) []string {
+		return append(f.stage("warmup", run, steps, "--critic-warmup", "1", "trainer.shards=4",
+			"--threads", "1", "--seed", "3", "actor.optim.lr_scheduler=constant",
+			"critic.optim.lr_scheduler=constant"), more...)
 	}
 	dir := t.TempDir()
 	whole, run := filepath.Join(dir, "whole"), filepath.Join(dir, "run")
-	must(t, args(whole, "3")...)
-	for i, steps := range []string{"2", "3"} {
+	must(t, args(whole, 3)...)
+	for i, steps := range []int{2, 3} {
 		p := ranked(t, 4>>i, args(run, steps, "trainer.shard_optimizer=true")...)
-		if code := p.end(t, patience); code != exitDone {
-			t.Fatalf("%s steps: exit status %d\n%s", steps, code, p.said.String())
-		}
+		p.wants(t, exitDone)
 	}
 	equalRuns(t, run, whole, 3)
 }

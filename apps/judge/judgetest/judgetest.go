@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"gad/apps/judge"
 	"gad/internal/endpoint/endpointtest"
@@ -56,6 +58,39 @@ func Server(t testing.TB, reference func(prompt string) string,
 	}
 	t.Cleanup(s.Close)
 	return s
+}
+
+// Slow starts a judge by rule that takes its time.
+func Slow(t testing.TB, pause time.Duration) *endpointtest.Server {
+	t.Helper()
+	s := Server(t, func(prompt string) string { return "reference to " + prompt },
+		func(_, answer string) int { return 1 + len(answer)%10 },
+		func(_, a, b string) string { return "AB"[len(a)%2:][:1] })
+	s.Misbehave = endpointtest.Slowly(pause)
+	return s
+}
+
+// Rubric returns the replies of a judge whose rubrics have one criterion, which holds says of an
+// answer.
+func Rubric(criterion string, holds func(answer string) bool) func(endpointtest.Call) string {
+	return func(c endpointtest.Call) string {
+		m := Material(c)
+		if m["criteria"] == "" {
+			return fmt.Sprintf(`{"criteria": [{"criterion": %q, "weight": 2.5}]}`, criterion)
+		}
+		numbered := regexp.MustCompile(`^answer ([0-9]+) of the student(, cut at .*)?$`)
+		answers := map[string]string{} // by number
+		for title, text := range m {
+			if found := numbered.FindStringSubmatch(title); found != nil {
+				answers[found[1]] = text
+			}
+		}
+		grades := make([]string, len(answers))
+		for i := range grades {
+			grades[i] = fmt.Sprintf("[%t]", holds(answers[strconv.Itoa(i+1)]))
+		}
+		return `{"grades": [` + strings.Join(grades, ", ") + `]}`
+	}
 }
 
 // Output is the judge's part of the JSON of gad eval --judge --json.

@@ -19,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 )
 
@@ -408,4 +409,20 @@ func Big() *Repo {
 	return &Repo{Files: map[string][]byte{"config.json": []byte("{}"),
 		"tokenizer.json": body[:5000], "tokenizer_config.json": []byte("{ }"),
 		"model.safetensors": body}}
+}
+
+// Folder returns a repository with the files of a folder, beside others that nobody needs.
+func Folder(t testing.TB, dir string) *Repo {
+	t.Helper()
+	repo := &Repo{Files: map[string][]byte{"README.md": []byte("# a repository"),
+		"pytorch_model.bin": make([]byte, 2000)}}
+	entries, err := os.ReadDir(dir)
+	for i := 0; i < len(entries) && err == nil; i++ {
+		name := entries[i].Name()
+		repo.Files[name], err = os.ReadFile(filepath.Join(dir, name))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return repo
 }

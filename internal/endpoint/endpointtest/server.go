@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -368,4 +369,46 @@ func Endless(w http.ResponseWriter, r *http.Request) (sent int64) {
 		}
 	}
 	return sent
+}
+
+// Slowly takes its time for each answer.
+func Slowly(pause time.Duration) func(Call, http.ResponseWriter, *http.Request) bool {
+	return func(Call, http.ResponseWriter, *http.Request) bool {
+		time.Sleep(pause)
+		return false
+	}
+}
+
+// Chaos misbehaves in one call of seven, by its number, in every way; and every 2000 calls
+// refuses all for a time.
+func Chaos(c Call, w http.ResponseWriter, r *http.Request) bool {
+	rnd := rand.New(rand.NewPCG(uint64(c.Number), 7))
+	if c.Number%2000 > 1900 {
+		w.Header().Set("Retry-After-Ms", "50")
+		Fail(w, 429, "rate_limit_exceeded", "a storm")
+		return true
+	}
+	switch x := rnd.IntN(1000); {
+	case x < 40:
+		w.Header().Set("Retry-After",
+			[]string{"soon", "-1", "", "Mon, 02 Jan 2006 15:04:05 GMT"}[x%4])
+		w.Header().Set("Retry-After-Ms", "20")
+		Fail(w, 429, "rate_limit_exceeded", "slow down")
+	case x < 70:
+		Fail(w, []int{500, 502, 503, 529, 408, 409}[x%6], "", "trouble")
+	case x < 95:
+		Cut(w)
+	case x < 115:
+		HalfJSON(w)
+	case x < 135:
+		w.Write([]byte(WrongTypes[x%len(WrongTypes)]))
+	case x < 145:
+		time.Sleep(time.Duration(rnd.IntN(1500)) * time.Millisecond) // and a good answer
+		return false
+	case x < 146:
+		Endless(w, r)
+	default:
+		return false
+	}
+	return true
 }

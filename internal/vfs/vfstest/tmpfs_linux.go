@@ -1,13 +1,13 @@
-package main
+package vfstest
 
 import (
 	"syscall"
 	"testing"
 )
 
-// tmpfs mounts a file system of the given size for a test and returns a function that resizes it.
+// Tmpfs mounts a file system of the given size for a test and returns a function that resizes it.
 // Without the right to mount it skips the test, and says that what is not tested.
-func tmpfs(t *testing.T, what, size string) (disk string, resize func(size string)) {
+func Tmpfs(t testing.TB, what, size string) (disk string, resize func(size string)) {
 	t.Helper()
 	disk = t.TempDir()
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size="+size); err != nil {
