@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -65,9 +67,16 @@ func TestCollectKill(t *testing.T) {
 	t.Parallel()
 	path, dir := built(t), t.TempDir()
 	rpm := *collectRPM
-	tpm := 13 * rpm // which a request takes, on average
+	tpm := 13 * rpm       // which a request takes, on average
+	var hold atomic.Int64 // calls from this number on stay without an answer; 0: none does
 	s := collecttest.Teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789",
-		Misbehave: endpointtest.Chaos,
+		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, r *http.Request) bool {
+			if from := hold.Load(); from > 0 && int64(c.Number) >= from {
+				<-r.Context().Done()
+				return true
+			}
+			return endpointtest.Chaos(c, w, r)
+		},
 		Logprobs: func(_ endpointtest.Call, text string) any {
 			return endpointtest.InThrees(text, 2)
 		}})
@@ -92,11 +101,18 @@ func TestCollectKill(t *testing.T) {
 		if starts > 4*(*collectKills+5) {
 			t.Fatalf("seed %d: no end after %d starts", seed, starts)
 		}
+		// Killed while it asks: too few are answered before the last kill for an end.
+		part := *collectPrompts / (*collectKills + 1)
+		until := len(s.Calls()) + 1 + r.IntN(part)
+		hold.Store(0)
+		if killed < *collectKills {
+			hold.Store(int64(until + part/8))
+		}
 		p := start(t, "env", append([]string{"TEACHER_KEY=sk-teacher-0123456789", path},
 			args...)...)
 		if killed < *collectKills {
-			time.Sleep(100*time.Millisecond +
-				time.Duration(r.Int64N(int64(2*whole)/int64(*collectKills))))
+			wait(t, "calls", func() bool { return len(s.Calls()) >= until || len(p.done) > 0 })
+			time.Sleep(time.Duration(r.IntN(50)) * time.Millisecond)
 			p.Process.Kill()
 		}
 		code := p.end(t, patience+4*whole)
