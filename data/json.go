@@ -54,7 +54,7 @@ func (s *jsonSource) add(at, end int64) {
 // bytes read.
 func openLines(file input.Input, size int64, advance func(bytes int)) (layout.Source, error) {
 	s := &jsonSource{file: file, name: "jsonl"}
-	r := bufio.NewReaderSize(scan(file, 0, size, advance), 1<<20)
+	r := bufio.NewReaderSize(scan(file, 0, size, advance), int(min(size, 1<<20)))
 	var pos, start int64
 	blank := true
 	for pos < size {

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -82,52 +82,129 @@ func readFolder(dir string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// object decodes a JSON object. Unlike encoding/json it distinguishes keys by case and refuses a
-// repeated key.
+// object splits a JSON object into its values. Unlike encoding/json it distinguishes keys by case
+// and refuses a repeated key. The values lie in data.
 func object(data []byte) (map[string]json.RawMessage, error) {
+	d := json.NewDecoder(bytes.NewReader(data))
+	var whole json.RawMessage
+	if err := d.Decode(&whole); err != nil {
+		return nil, fmt.Errorf("not JSON: %w: the file is damaged, fetch it again", err)
+	}
+	if len(bytes.TrimLeft(data[d.InputOffset():], jsonBlanks)) > 0 {
+		return nil, fmt.Errorf("text after the JSON object: remove it")
+	}
+	return valid(data).object()
+}
+
+// valid is a value of JSON that has been checked. A vocabulary has some 100,000 entries, each of
+// which a json.Decoder would take a microsecond for.
+type valid []byte
+
+// jsonBlanks are the characters that may stand between the tokens of JSON.
+const jsonBlanks = " \t\r\n"
+
+// object splits an object into its values, and refuses a repeated key.
+func (v valid) object() (map[string]json.RawMessage, error) {
 	out := map[string]json.RawMessage{}
-	err := pairs(data, func(d *json.Decoder, key string) error {
+	err := v.pairs(func(key string, value valid) error {
 		if _, twice := out[key]; twice {
 			return fmt.Errorf("key %q: appears twice: keep one of them", key)
 		}
-		var v json.RawMessage
-		if err := d.Decode(&v); err != nil {
-			return err
-		}
-		out[key] = v
+		out[key] = json.RawMessage(value)
 		return nil
 	})
 	return out, err
 }
 
-// pairs calls f for each key of a JSON object; f decodes the value.
-func pairs(data []byte, f func(d *json.Decoder, key string) error) error {
-	d := json.NewDecoder(bytes.NewReader(data))
-	if tok, err := d.Token(); err != nil {
-		return badJSON(err)
-	} else if tok != json.Delim('{') {
+// pairs calls f for each key of an object and its value.
+func (v valid) pairs(f func(key string, value valid) error) error {
+	v = bytes.TrimLeft(v, jsonBlanks)
+	if v[0] != '{' {
 		return fmt.Errorf("not a JSON object: the file must contain { ... }")
 	}
-	for d.More() {
-		key, err := d.Token()
-		if err != nil {
-			return badJSON(err)
+	for v = v.after(); v[0] != '}'; v = v.after() {
+		if v[0] == ',' {
+			v = v.after()
 		}
-		if err := f(d, key.(string)); err != nil {
+		key := v[:v.end()]
+		v = bytes.TrimLeft(v[len(key):], jsonBlanks)[1:] // the colon
+		v = bytes.TrimLeft(v, jsonBlanks)
+		n := v.end()
+		text, err := key.text()
+		if err == nil {
+			err = f(text, v[:n:n])
+		}
+		if err != nil {
 			return err
 		}
-	}
-	if _, err := d.Token(); err != nil {
-		return badJSON(err)
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return fmt.Errorf("text after the JSON object: remove it")
+		v = v[n-1:]
 	}
 	return nil
 }
 
-func badJSON(err error) error {
-	return fmt.Errorf("not JSON: %w: the file is damaged, fetch it again", err)
+// items calls f for each item of a list. It reports false for another value.
+func (v valid) items(f func(i int, item valid) error) (list bool, err error) {
+	v = bytes.TrimLeft(v, jsonBlanks)
+	if v[0] != '[' {
+		return false, nil
+	}
+	i := 0
+	for v = v.after(); v[0] != ']'; v = v.after() {
+		if v[0] == ',' {
+			v = v.after()
+		}
+		n := v.end()
+		if err := f(i, v[:n:n]); err != nil {
+			return true, err
+		}
+		i++
+		v = v[n-1:]
+	}
+	return true, nil
+}
+
+// after returns what follows the first byte and jsonBlanks.
+func (v valid) after() valid { return bytes.TrimLeft(v[1:], jsonBlanks) }
+
+// end returns the length of the value at the beginning of v.
+func (v valid) end() int {
+	depth := 0
+	for i := 0; i < len(v); i++ {
+		switch v[i] {
+		case '"':
+			for i++; v[i] != '"'; i++ {
+				if v[i] == '\\' {
+					i++
+				}
+			}
+			if depth == 0 {
+				return i + 1
+			}
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth == 0 { // behind a number or a word
+				return i
+			}
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		case ',', ' ', '\t', '\r', '\n':
+			if depth == 0 {
+				return i
+			}
+		}
+	}
+	return len(v)
+}
+
+// text returns a string's text.
+func (v valid) text() (s string, err error) {
+	if v[0] == '"' && !bytes.ContainsRune(v, '\\') && utf8.Valid(v) {
+		return string(v[1 : len(v)-1]), nil
+	}
+	err = json.Unmarshal(v, &s)
+	return s, err
 }
 
 // component is a normalizer, pre-tokenizer, post-processor or decoder.
@@ -249,7 +326,7 @@ const wayOut = "use a model with a BPE tokenizer, byte-level (GPT-2, Qwen2, Llam
 
 // parseModel reads the vocabulary and the merges.
 func (t *Tokenizer) parseModel(data []byte) error {
-	fields, err := object(data)
+	fields, err := valid(data).object()
 	if err != nil {
 		return err
 	}
@@ -309,9 +386,12 @@ func (t *Tokenizer) parseVocab(data []byte) error {
 	}
 	t.ids = map[string]int32{}
 	size := 0
-	err := pairs(data, func(d *json.Decoder, token string) error {
-		var id int64
-		if err := d.Decode(&id); err != nil {
+	err := valid(data).pairs(func(token string, value valid) error {
+		id, err := strconv.ParseInt(string(value), 10, 64)
+		if err != nil {
+			err = json.Unmarshal(value, &id)
+		}
+		if err != nil {
 			return fmt.Errorf("token %q: %w", token, err)
 		}
 		if _, twice := t.ids[token]; twice {
@@ -408,28 +488,24 @@ func (t *Tokenizer) setUnknown(unk *string, fuse, bytes bool) error {
 
 // parseMerges parses the merges, strings "a b" or pairs ["a", "b"].
 func (t *Tokenizer) parseMerges(data []byte) error {
-	var list []json.RawMessage
 	if data == nil {
 		return fmt.Errorf("is missing: the file is damaged, fetch it again")
 	}
-	if err := json.Unmarshal(data, &list); err != nil {
-		return err
-	}
-	t.model.merges = make(map[uint64]merge, len(list))
-	for rank, raw := range list {
-		var flat string
+	t.model.merges = make(map[uint64]merge, len(t.ids))
+	list, err := valid(data).items(func(rank int, item valid) error {
 		var two []string
-		if raw[0] == '"' {
-			if err := json.Unmarshal(raw, &flat); err != nil {
+		if item[0] == '"' {
+			flat, err := item.text()
+			if err != nil {
 				return err
 			}
 			two = strings.Split(flat, " ")
-		} else if err := json.Unmarshal(raw, &two); err != nil {
+		} else if err := json.Unmarshal(item, &two); err != nil {
 			return fmt.Errorf("merge %d: %w", rank, err)
 		}
 		if len(two) != 2 {
 			return fmt.Errorf("merge %d %s: must name two tokens: the file is damaged", rank,
-				clip(string(raw)))
+				clip(string(item)))
 		}
 		left, ok1 := t.ids[two[0]]
 		right, ok2 := t.ids[two[1]]
@@ -437,11 +513,16 @@ func (t *Tokenizer) parseMerges(data []byte) error {
 		if !ok1 || !ok2 || !ok3 {
 			return fmt.Errorf(
 				"merge %d %s: a part or the whole is not in the vocabulary: the file is damaged",
-				rank, clip(string(raw)))
+				rank, clip(string(item)))
 		}
 		t.model.merges[pairKey(left, right)] = merge{int32(rank), joined}
+		return nil
+	})
+	if !list { // null has no merges
+		var none []json.RawMessage
+		err = json.Unmarshal(data, &none)
 	}
-	return nil
+	return err
 }
 
 // setCuts finds the positions at which words may be cut: the merges must be over characters, no

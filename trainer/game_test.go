@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -443,11 +444,11 @@ func weights(t *testing.T, tr *Trainer, side string) map[string]string {
 		for part, x := range map[string]compute.Tensor{"W": p.W, "M": p.M, "V": p.V} {
 			v := make([]float32, p.Len())
 			tr.be.Download(v, x)
-			var b strings.Builder
+			var b []byte
 			for _, f := range v {
-				fmt.Fprintf(&b, "%x,", math.Float32bits(f))
+				b = binary.LittleEndian.AppendUint32(b, math.Float32bits(f))
 			}
-			out[part+" "+p.Name] = b.String()
+			out[part+" "+p.Name] = string(b)
 		}
 	}
 	return out

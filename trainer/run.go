@@ -248,7 +248,7 @@ func (t *Trainer) sampleValidation(j *quality.Results) error {
 
 // watchEvery sets which steps watch examines while the run goes on: all of the first 20, so that a
 // sign that needs no history is reported before an hour is lost, and then one step in every
-// twentieth of the steps so far. watch reads the metrics of all steps each time.
+// twentieth of the steps so far. watch examines the metrics of all steps each time.
 const watchEvery = 20
 
 // watch warns of the signs of a sick run in the metrics so far, each once in a process.
@@ -256,14 +256,7 @@ func (t *Trainer) watch() {
 	if !t.first() || t.step%max(1, t.step/watchEvery) > 0 && t.step < t.total {
 		return
 	}
-	rows, err := report.ReadMetrics(t.fs, t.cfg.Trainer.Output)
-	if err != nil { // no reason to end a run: what was recorded was checked as it was written
-		t.log.Warn(
-			fmt.Sprintf(
-				"no signs are looked for in this step, since the metrics cannot be read: %v", err))
-		return
-	}
-	found, _ := report.Diagnose(rows)
+	found, _ := report.Diagnose(t.rec.Rows())
 	for _, f := range found {
 		if !t.warned[f.Name] {
 			t.warned[f.Name] = true

@@ -131,7 +131,7 @@ func TestCurvesFollow(t *testing.T) {
 			t.Errorf("%s: records %v", name, at)
 		}
 		see("nothing new", []int{1, 2, 3, 4}, 1, 3)
-		if err := cutMetrics(vfs.OS, path, 1); err != nil { // a resume after step 1
+		if _, err := cutMetrics(vfs.OS, path, 1); err != nil { // a resume after step 1
 			t.Fatal(err)
 		}
 		see("cut", []int{1}, 1)

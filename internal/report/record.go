@@ -78,7 +78,8 @@ type Recorder struct {
 	mu      sync.Mutex // guards what follows
 	metrics vfs.File
 	events  *events
-	last    int // last recorded step
+	last    int   // last recorded step
+	rows    []Row // all recorded steps; none with dir ""
 	eta     eta
 	// explained are the labels of the console's lines that were explained.
 	explained map[string]bool
@@ -158,7 +159,7 @@ func (r *Recorder) openFiles() (err error) {
 		return err
 	}
 	metrics, log := filepath.Join(r.dir, metricsName), filepath.Join(r.dir, logName)
-	if err := cutMetrics(r.fs, metrics, r.opt.ResumeStep); err != nil {
+	if r.rows, err = cutMetrics(r.fs, metrics, r.opt.ResumeStep); err != nil {
 		return fmt.Errorf("%s: %w", metricsName, err)
 	}
 	if err := cutTorn(r.fs, log); err != nil {
@@ -255,7 +256,8 @@ func (r *Recorder) Step(step int, values map[string]float64) error {
 	}
 	now := r.opt.Now()
 	if r.metrics != nil {
-		if _, err := r.metrics.Write(appendRow(nil, Row{step, values, now.UTC()})); err != nil {
+		row := Row{step, maps.Clone(values), now.UTC().Truncate(time.Millisecond)}
+		if _, err := r.metrics.Write(appendRow(nil, row)); err != nil {
 			return r.failure.note(fmt.Errorf("report: %s: step %d: %w",
 				filepath.Join(r.dir, metricsName), step, err))
 		}
@@ -263,6 +265,7 @@ func (r *Recorder) Step(step int, values map[string]float64) error {
 			return r.failure.note(fmt.Errorf("report: %s: step %d: %w",
 				filepath.Join(r.dir, eventsDir), step, err))
 		}
+		r.rows = append(r.rows, row)
 	}
 	r.last = step
 	r.eta.add(step, now)
@@ -274,6 +277,14 @@ func (r *Recorder) Step(step int, values map[string]float64) error {
 	r.note(zap.InfoLevel, stepLine(step, r.opt.TotalSteps, values, left, plain),
 		fields(step, values)...)
 	return r.Err()
+}
+
+// Rows returns the metrics of all steps of the run, those before a resume among them. The caller
+// does not change them.
+func (r *Recorder) Rows() []Row {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.rows
 }
 
 // fields returns a step's number and metrics as fields of a log entry, under the metrics' names.

@@ -210,9 +210,10 @@ func TestStepRefused(t *testing.T) {
 }
 
 // TestResumeCuts: after a resume each step stands exactly once, whatever the end of the file looks
-// like.
+// like, and the recorder has the rows of the file.
 func TestResumeCuts(t *testing.T) {
 	l := func(step int) string { return fmt.Sprintf("{\"step\":%d,\"critic/d_acc\":0.5}\n", step) }
+	wide := strings.Replace(l(2), ",", ","+strings.Repeat(" ", 3*lineBuffer), 1)
 	for name, c := range map[string]struct {
 		resume     int
 		text, want string
@@ -230,16 +231,23 @@ func TestResumeCuts(t *testing.T) {
 		"garbled later line": {2, l(1) + l(2) + "{\"step\":3,}\n" + l(4) + "x", l(1) + l(2)},
 		"steps left out":     {8, l(3) + l(7) + l(9), l(3) + l(7)},
 		"huge garbled line":  {1, l(1) + strings.Repeat("x", 3*maxLine) + "\n", l(1)},
+		"line in pieces":     {2, l(1) + wide + l(3), l(1) + wide},
 	} {
 		fsys := vfstest.NewCrash()
 		put(t, fsys, "/run/metrics.jsonl", c.text)
 		put(t, fsys, "/run/.metrics.jsonl.tmp", "left by a crash")
 		r := open(t, fsys, "/run", Options{ResumeStep: c.resume})
-		must(t, r.Step(c.resume+1, map[string]float64{"critic/d_acc": 0.25}))
+		values := map[string]float64{"critic/d_acc": 0.25}
+		must(t, r.Step(c.resume+1, values))
+		values["critic/d_acc"] = 9 // the caller's again
+		rows := r.Rows()
 		must(t, r.Close())
 		want := c.want + fmt.Sprintf("{\"step\":%d,\"critic/d_acc\":0.25,%s}\n", c.resume+1, atNoon)
 		if got := read(t, fsys, "/run/metrics.jsonl"); got != want {
 			t.Errorf("%s: got %q, want %q", name, clip(got), want)
+		}
+		if kept, err := ReadMetrics(fsys, "/run"); err != nil || !reflect.DeepEqual(rows, kept) {
+			t.Errorf("%s: has rows %v, and the file %v: %v", name, rows, kept, err)
 		}
 		if _, err := fsys.Stat("/run/.metrics.jsonl.tmp"); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: the temporary file stays: %v", name, err)

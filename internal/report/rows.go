@@ -20,6 +20,9 @@ import (
 // maxLine bounds a line of metrics.jsonl; one with every declared metric is some 3 kB.
 const maxLine = 1 << 20
 
+// lineBuffer is the size of the buffer through which a file of lines is read.
+const lineBuffer = 32 << 10
+
 // Row is one line of metrics.jsonl.
 type Row struct {
 	Step   int
@@ -145,16 +148,24 @@ func eachLine(fsys vfs.FS, path string, f func(line []byte, end int64) error) (e
 	return linesFrom(file, 0, f)
 }
 
-// linesFrom calls f as eachLine does for the rest of an open file, whose offset is end.
+// linesFrom calls f as eachLine does for the rest of an open file, whose offset is end. It joins the
+// pieces of a line that is longer than its buffer: most lines are short, and most files are read
+// for a few of them.
 func linesFrom(file io.Reader, end int64, f func(line []byte, end int64) error) error {
-	r := bufio.NewReaderSize(file, maxLine)
+	r := bufio.NewReaderSize(file, lineBuffer)
+	var joined []byte // pieces of the present line
 	long := false
 	for {
 		line, err := r.ReadSlice('\n')
 		end += int64(len(line))
+		if long = long || len(joined)+len(line) > maxLine; long {
+			joined = nil
+		} else if err == bufio.ErrBufferFull || len(joined) > 0 {
+			joined = append(joined, line...)
+			line = joined
+		}
 		switch {
 		case err == bufio.ErrBufferFull:
-			long = true
 			continue
 		case err == io.EOF:
 			return nil
@@ -163,11 +174,12 @@ func linesFrom(file io.Reader, end int64, f func(line []byte, end int64) error) 
 		}
 		line = line[:len(line)-1]
 		if long {
-			line, long = nil, false
+			line = nil
 		}
 		if err := f(line, end); err != nil {
 			return err
 		}
+		joined, long = joined[:0], false
 	}
 }
 
@@ -222,12 +234,12 @@ func StripTimings(b []byte) ([]byte, error) {
 }
 
 // cutMetrics removes the lines of steps after last from the end of a metrics file, and a cut or
-// garbled end with them. Steps increase, so that the rest is a prefix. Damage before a line that
-// must stay is an error: removing it would lose records.
-func cutMetrics(fsys vfs.FS, path string, last int) error {
+// garbled end with them. It returns the rows that stay. Steps increase, so that the rest is a prefix.
+// Damage before a line that must stay is an error: removing it would lose records.
+func cutMetrics(fsys vfs.FS, path string, last int) (rows []Row, err error) {
 	var keep int64
 	n, step, over := 0, 0, ""
-	err := eachLine(fsys, path, func(line []byte, end int64) error {
+	err = eachLine(fsys, path, func(line []byte, end int64) error {
 		n++
 		r, err := parseRow(line)
 		switch {
@@ -249,12 +261,13 @@ func cutMetrics(fsys vfs.FS, path string, last int) error {
 			return fmt.Errorf("line %d: step %d after step %d: move the file away to continue without its records", n, r.Step, step)
 		}
 		step, keep = r.Step, end
+		rows = append(rows, r)
 		return nil
 	})
 	if err == nil {
 		err = cutTo(fsys, path, keep)
 	}
-	return ignoreMissing(err)
+	return rows, ignoreMissing(err)
 }
 
 // cutTorn removes a last line without a newline from a file of lines.
