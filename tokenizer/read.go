@@ -1,12 +1,13 @@
 package tokenizer
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -79,6 +80,54 @@ func readFolder(dir string) (map[string][]byte, error) {
 		}
 	}
 	return files, nil
+}
+
+// object decodes a JSON object. Unlike encoding/json it distinguishes keys by case and refuses a
+// repeated key.
+func object(data []byte) (map[string]json.RawMessage, error) {
+	out := map[string]json.RawMessage{}
+	err := pairs(data, func(d *json.Decoder, key string) error {
+		if _, twice := out[key]; twice {
+			return fmt.Errorf("key %q: appears twice: keep one of them", key)
+		}
+		var v json.RawMessage
+		if err := d.Decode(&v); err != nil {
+			return err
+		}
+		out[key] = v
+		return nil
+	})
+	return out, err
+}
+
+// pairs calls f for each key of a JSON object; f decodes the value.
+func pairs(data []byte, f func(d *json.Decoder, key string) error) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	if tok, err := d.Token(); err != nil {
+		return badJSON(err)
+	} else if tok != json.Delim('{') {
+		return fmt.Errorf("not a JSON object: the file must contain { ... }")
+	}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return badJSON(err)
+		}
+		if err := f(d, key.(string)); err != nil {
+			return err
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return badJSON(err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fmt.Errorf("text after the JSON object: remove it")
+	}
+	return nil
+}
+
+func badJSON(err error) error {
+	return fmt.Errorf("not JSON: %w: the file is damaged, fetch it again", err)
 }
 
 // component is a normalizer, pre-tokenizer, post-processor or decoder.
@@ -200,7 +249,7 @@ const wayOut = "use a model with a BPE tokenizer, byte-level (GPT-2, Qwen2, Llam
 
 // parseModel reads the vocabulary and the merges.
 func (t *Tokenizer) parseModel(data []byte) error {
-	fields, err := valid(data).object()
+	fields, err := object(data)
 	if err != nil {
 		return err
 	}
@@ -260,12 +309,9 @@ func (t *Tokenizer) parseVocab(data []byte) error {
 	}
 	t.ids = map[string]int32{}
 	size := 0
-	err := valid(data).pairs(func(token string, value valid) error {
-		id, err := strconv.ParseInt(string(value), 10, 64)
-		if err != nil {
-			err = json.Unmarshal(value, &id)
-		}
-		if err != nil {
+	err := pairs(data, func(d *json.Decoder, token string) error {
+		var id int64
+		if err := d.Decode(&id); err != nil {
 			return fmt.Errorf("token %q: %w", token, err)
 		}
 		if _, twice := t.ids[token]; twice {
@@ -362,24 +408,28 @@ func (t *Tokenizer) setUnknown(unk *string, fuse, bytes bool) error {
 
 // parseMerges parses the merges, strings "a b" or pairs ["a", "b"].
 func (t *Tokenizer) parseMerges(data []byte) error {
+	var list []json.RawMessage
 	if data == nil {
 		return fmt.Errorf("is missing: the file is damaged, fetch it again")
 	}
-	t.model.merges = make(map[uint64]merge, len(t.ids))
-	list, err := valid(data).items(func(rank int, item valid) error {
+	if err := json.Unmarshal(data, &list); err != nil {
+		return err
+	}
+	t.model.merges = make(map[uint64]merge, len(list))
+	for rank, raw := range list {
+		var flat string
 		var two []string
-		if item[0] == '"' {
-			flat, err := item.text()
-			if err != nil {
+		if raw[0] == '"' {
+			if err := json.Unmarshal(raw, &flat); err != nil {
 				return err
 			}
 			two = strings.Split(flat, " ")
-		} else if err := json.Unmarshal(item, &two); err != nil {
+		} else if err := json.Unmarshal(raw, &two); err != nil {
 			return fmt.Errorf("merge %d: %w", rank, err)
 		}
 		if len(two) != 2 {
 			return fmt.Errorf("merge %d %s: must name two tokens: the file is damaged", rank,
-				clip(string(item)))
+				clip(string(raw)))
 		}
 		left, ok1 := t.ids[two[0]]
 		right, ok2 := t.ids[two[1]]
@@ -387,16 +437,11 @@ func (t *Tokenizer) parseMerges(data []byte) error {
 		if !ok1 || !ok2 || !ok3 {
 			return fmt.Errorf(
 				"merge %d %s: a part or the whole is not in the vocabulary: the file is damaged",
-				rank, clip(string(item)))
+				rank, clip(string(raw)))
 		}
 		t.model.merges[pairKey(left, right)] = merge{int32(rank), joined}
-		return nil
-	})
-	if !list { // null has no merges
-		var none []json.RawMessage
-		err = json.Unmarshal(data, &none)
 	}
-	return err
+	return nil
 }
 
 // setCuts finds the positions at which words may be cut: the merges must be over characters, no

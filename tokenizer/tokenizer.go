@@ -21,8 +21,7 @@
 //	decode.go     back from ids to text; stream.go: as they come
 //	bounded.go    encoding of untrusted texts
 //
-//	read.go       the files of a tokenizer folder; config.go: all but tokenizer.json; json.go: JSON
-//	              with many small values
+//	read.go       the files of a tokenizer folder; config.go: all but tokenizer.json
 //	same.go       whether two tokenizers agree
 //	train.go      a new tokenizer from a text
 //
