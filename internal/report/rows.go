@@ -148,9 +148,9 @@ func eachLine(fsys vfs.FS, path string, f func(line []byte, end int64) error) (e
 	return linesFrom(file, 0, f)
 }
 
-// linesFrom calls f as eachLine does for the rest of an open file, whose offset is end. It joins the
-// pieces of a line that is longer than its buffer: most lines are short, and most files are read
-// for a few of them.
+// linesFrom calls f as eachLine does for the rest of an open file, whose offset is end. It joins
+// the pieces of a line that is longer than its buffer: most lines are short, and most files are
+// read for a few of them.
 func linesFrom(file io.Reader, end int64, f func(line []byte, end int64) error) error {
 	r := bufio.NewReaderSize(file, lineBuffer)
 	var joined []byte // pieces of the present line
@@ -234,8 +234,8 @@ func StripTimings(b []byte) ([]byte, error) {
 }
 
 // cutMetrics removes the lines of steps after last from the end of a metrics file, and a cut or
-// garbled end with them. It returns the rows that stay. Steps increase, so that the rest is a prefix.
-// Damage before a line that must stay is an error: removing it would lose records.
+// garbled end with them. It returns the rows that stay. Steps increase, so that the rest is a
+// prefix. Damage before a line that must stay is an error: removing it would lose records.
 func cutMetrics(fsys vfs.FS, path string, last int) (rows []Row, err error) {
 	var keep int64
 	n, step, over := 0, 0, ""
