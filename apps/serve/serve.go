@@ -196,7 +196,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		web.Close()
 	}
 	stop()
-	<-worked
+	if err := <-worked; failed == nil { // it may have failed while the server was stopping
+		failed = err
+	}
 	engine.Close()
 	return failed
 }
