@@ -475,7 +475,7 @@ func (s *Stage) measure(g *game, l Limits, w work, share, left time.Duration,
 	run func() error) error {
 	least, _ := l.least(w.Cost)
 	if expected := 2 * least; expected > left.Seconds() {
-		s.Note = fmt.Sprintf("not measured: would take about %.3g s, and %.3g s are left: "+
+		s.Note = fmt.Sprintf("not measured: would take about %.3g s, with %.3g s left: "+
 			"raise --seconds", expected, max(0, left.Seconds()))
 		return nil
 	}
