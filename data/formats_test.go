@@ -2,6 +2,7 @@ package data
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -157,6 +158,31 @@ func TestFormatRules(t *testing.T) {
 		if c.err == "" && (err != nil || !reflect.DeepEqual(row, c.want)) || c.err != "" &&
 			(err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%s\n got %+v, %v\nwant %+v, %s", c.line, row, err, c.want, c.err)
+		}
+	}
+}
+
+// Lines of any length are rows, and a byte order mark is no part of one; lines of blanks are none.
+func TestLongLines(t *testing.T) {
+	line := func(q string) string {
+		return fmt.Sprintf(`{"content":%q,"teacher_response":"a"}`, q)
+	}
+	long, blanks := strings.Repeat("q", 3<<20), strings.Repeat(" ", 3<<20)
+	want := []string{long, "short", "padded", "last"}
+	path := filepath.Join(t.TempDir(), "x.jsonl")
+	for _, text := range []string{
+		"\ufeff" + line(long) + "\r\n" + blanks + "\n" + line("short") + "\n" + line("padded") +
+			blanks + "\n" + line("last"),
+		"\ufeff[" + line(long) + "," + blanks + line("short") + "," + line("padded") + ",\n" +
+			line("last") + blanks + "]",
+	} {
+		writeTest(t, path, text)
+		var got []string
+		for _, r := range readAll(t, openTest(t, path)) {
+			got = append(got, r.Messages[0].Content)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%.9q: %d rows, want %d, or other texts", text, len(got), len(want))
 		}
 	}
 }
