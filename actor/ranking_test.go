@@ -71,6 +71,15 @@ func TestRankGradientIsTheLosss(t *testing.T) {
 	if checked < 3 {
 		t.Errorf("only %d parameters have a gradient to speak of", checked)
 	}
+	logpST, _, err := a.m.AllLogProbs(p.Seqs, 1, 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	likeliest := p
+	likeliest.Score = SeqLogp(logpST)
+	if st, err := a.Rank(likeliest, tau); err != nil || st.Agree != 1 {
+		t.Errorf("log-probabilities as scores: %g of the groups agree, %v", st.Agree, err)
+	}
 }
 
 // The share of groups whose likeliest answer is the best, or one of equal ones.

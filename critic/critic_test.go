@@ -3,6 +3,7 @@ package critic
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -304,6 +305,13 @@ func TestNotFiniteIsSkipped(t *testing.T) {
 			}
 		})
 	}
+	c, _ := newCritic(t, func(c *Config) { c.PPOMiniBatch = 1 })
+	b := batch()
+	fresh(t, c, &b)
+	b.ScoreS[2] = float32(math.NaN())
+	if st := update(t, c, b); st.Skipped != 1 || st.Updates != 1 {
+		t.Errorf("%d updates and %d skipped, want the first of two skipped", st.Updates, st.Skipped)
+	}
 }
 
 func bits(c *Critic, be compute.Backend) (out []uint32) {
@@ -353,6 +361,20 @@ func TestEnding(t *testing.T) {
 	if scores[0] != scores[1] {
 		t.Errorf("one answer with two endings scores %g and %g", scores[0], scores[1])
 	}
+	turns := episode(5, []int32{1, 2}, []int32{9, 8}, []int32{9, 2, 1})
+	for _, c := range []struct {
+		open bool
+		of   model.Seq
+		want model.Seq
+	}{
+		{false, turns, episode(5, []int32{2}, []int32{9, 8}, []int32{9, 2})},
+		{true, episode(5, []int32{9, 1}, []int32{9, 8}), episode(5, []int32{9, 2}, []int32{9, 8})},
+		{false, episode(5, []int32{9, 8}), episode(5, []int32{9, 8, 2})},
+	} {
+		if got := e.Turns(c.of, c.open); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("turns %v, open %v: %v, want %v", c.of, c.open, got, c.want)
+		}
+	}
 }
 
 // The buffer keeps the last pairs and draws by key: the same for the same seed,
@@ -390,7 +412,7 @@ func TestReplayBuffer(t *testing.T) {
 	}
 
 	ids, lens := r.Flat()
-	var back Buffer
+	back := Buffer{Pairs: r.Pairs[:1:1]}
 	if err := back.SetFlat(ids, lens); err != nil || fmt.Sprint(back.Pairs) != fmt.Sprint(r.Pairs) {
 		t.Errorf("read back: %v, %v", err, back.Pairs)
 	}
@@ -604,7 +626,17 @@ func TestSignal(t *testing.T) {
 			t.Errorf("%s is %g, want %g", name, x[0], x[1])
 		}
 	}
-	b.ScoreP[0] = 100
+	b.Skip[0], b.Skip[1] = true, true
+	if got := b.Signal().TopGap; got != 0 {
+		t.Errorf("groups of one answer and of two equal scores: a gap of %g", got)
+	}
+	b.ScoreS[4] = 7
+	if got := b.Signal().TopGap; got != 1 {
+		t.Errorf("a group of one answer before one of two: a gap of %g, want 1", got)
+	}
+	b = batch()
+	b.ScoreS, b.ScoreP = []float32{1, 2, 3, 5, 5, 9}, []float32{100, 5}
+	b.Skip[5] = true
 	if g := b.Signal(); g.Collapsed != 1 {
 		t.Errorf("a spread of 1 at a distance of 98: %g collapsed groups, want 1", g.Collapsed)
 	}

@@ -125,6 +125,34 @@ func TestLikelihoodGradient(t *testing.T) {
 	}
 }
 
+// A likelihood that is sure of all pairs has no gradient either, by episode and by turn.
+func TestLikelihoodSureOfAllPairs(t *testing.T) {
+	for _, level := range []string{"episode", "turn"} {
+		c, spy := newCritic(t, func(c *Config) { c.Head, c.Level = Likelihood, level })
+		c.SetStudent(student(t, spy, 9), 1)
+		b := episodes()
+		var err error
+		if b.base, err = c.baseline(slices.Concat(b.Students, b.Teachers)); err != nil {
+			t.Fatal(err)
+		}
+		for _, base := range b.base[len(b.Students):] {
+			for k := range base {
+				base[k] -= 1000
+			}
+		}
+		res, err := c.learn(gathered(t, c, b, nil))
+		if err != nil || res.loss != 0 {
+			t.Fatalf("%s: loss %g, %v", level, res.loss, err)
+		}
+		for _, p := range c.m.Params() {
+			g := make([]float32, p.Len())
+			if spy.Download(g, p.G); slices.ContainsFunc(g, func(x float32) bool { return x != 0 }) {
+				t.Errorf("%s: %s has a gradient", level, p.Name)
+			}
+		}
+	}
+}
+
 // An update of two mini-batches is two updates of one each: later ones learn from scores of the
 // weights that the earlier have made.
 func TestLikelihoodMiniBatches(t *testing.T) {
@@ -236,7 +264,9 @@ func checkGradient(t *testing.T, name string, m *model.Model, loss func() float6
 		for _, x := range g {
 			norm += x * x
 		}
-		norm = math.Sqrt(norm)
+		if norm = math.Sqrt(norm); norm < 1e-3 {
+			t.Errorf("%s: %s: a gradient of norm %g", name, p.Name, norm)
+		}
 		h := 5e-3 / (1 + norm) // a smaller one shows that scores are rounded to float32
 		move := func(by float64) {
 			for i := range w {
