@@ -431,6 +431,38 @@ func TestBrokenEnvironments(t *testing.T) {
 	}
 }
 
+// A step whose last prompt has no sound episode has mini-batches of fewer prompts, also for old
+// log-probabilities that are computed again: they are the sampler's, to the bit.
+func TestLastPromptBreaks(t *testing.T) {
+	be := ready(t)
+	data := episodesOf(t, 12)
+	for _, level := range []string{"episode", "turn"} {
+		var runs [2][]report.Row
+		for i, from := range []string{"rollout", "recompute"} {
+			out := filepath.Join(t.TempDir(), "run")
+			err := play(be, settings(config.Warmup, out, acting(data, "breaks",
+				"trainer.total_steps=6", "trainer.critic_warmup=0",
+				"trainer.warmup_objective=policy", "env.max_faults=0.9",
+				"data.train_batch_size=5", "actor.ratio_level="+level,
+				"actor.old_log_prob="+from)...), config.Warmup)
+			if err != nil {
+				t.Fatalf("%s, %s: %v", level, from, err)
+			}
+			if runs[i], err = report.ReadMetrics(vfs.OS, out); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, row := range runs[0] {
+			for _, name := range []string{"actor/ratio_min", "actor/ppo_kl", "actor/pg_loss"} {
+				if got := runs[1][i].Values[name]; got != row.Values[name] {
+					t.Errorf("%s: step %d: %s %g computed again, %g of the sampler", level, i+1,
+						name, got, row.Values[name])
+				}
+			}
+		}
+	}
+}
+
 // A validation's figures are of the sound episodes alone: rows whose episodes break change nothing
 // but their count.
 func TestValidationWithBrokenEpisodes(t *testing.T) {
