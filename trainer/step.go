@@ -146,7 +146,8 @@ func (g *game) advantages(m Metrics, r *round) (err error) {
 	advAT, err := algos.Advantages(
 		algos.AdvantageConfig{Name: c.AdvEstimator, Gamma: c.Gamma, ZScoreFloor: c.ZScoreFloor,
 			ClipAbs: c.AdvClip, MeanOnly: !c.NormByStd, Power: c.AdvPower,
-			GroupStats: c.GroupStats, StepWeight: c.GiGPO.StepAdvantageW}, in)
+			GroupStats: c.GroupStats, StepWeight: c.GiGPO.StepAdvantageW,
+			N: g.t.cfg.Rollout.N}, in)
 	if errors.Is(err, algos.ErrNotFinite) {
 		return nil
 	}
