@@ -359,6 +359,9 @@ func TestSilentSettings(t *testing.T) {
 		{SFT, "actor.optim.eps=3", "actor.optim.eps is 3: must be above 0 and below 1"},
 		{Train, "critic.replay.share=0.9", "critic.replay.share 0.9 has no effect: "},
 		{Warmup, "critic.level=turn", "critic.level turn has no effect: "},
+		{Train, "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive " +
+			"algorithm.kl_ctrl.horizon=64 data.train_batch_size=40 rollout.n=8",
+			"a step's 320 answers could turn the coefficient negative: must be above 64"},
 		{Train, "rollout.n=1 rollout.tree.trees=2 rollout.tree.segment=9999",
 			"rollout.tree.segment 9999 is not below data.max_response_length"},
 	} {
