@@ -155,11 +155,14 @@ func (g *game) advantages(m Metrics, r *round) (err error) {
 		return err
 	}
 	advA := make([]float64, len(advAT))
+	m["adv/max"] = 0
 	for a, row := range advAT {
 		advA[a] = row[0]
+		for _, x := range row[:lenA[a]] {
+			m["adv/max"] = max(m["adv/max"], x, -x)
+		}
 	}
 	m["adv/mean"], m["adv/std"] = report.Moments(advA)
-	m["adv/max"] = max(slices.Max(advA), -slices.Min(advA))
 	r.setAdvantages(advAT)
 	return nil
 }
