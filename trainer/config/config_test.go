@@ -199,6 +199,15 @@ func TestVerlsNames(t *testing.T) {
 		"reward_model.enable":                       verls["reward_model"],
 		"algorithm.lam":                             verls["algorithm.lam"],
 		"algorithm.gigpo.mode":                      verls["algorithm.gigpo.mode"],
+		"rollout.gpu_memory_utilization":            verls["actor_rollout_ref.rollout.gpu_memory_utilization"],
+		"actor.clip_ratio":                          "write actor.clip_ratio_low and actor.clip_ratio_high",
+		"model.lora_rank":                           "write actor.lora.rank",
+		"num_generations":                           "write rollout.n",
+		"data.max_completion_length":                "write data.max_response_length",
+		"critic.optim.learning_rate":                "write critic.optim.lr",
+		"critic.learning_rate":                      "",
+		"beta":                                      "", // dpo and opd have one too
+		"epochs":                                    "write trainer.total_epochs",
 		"actor.optim.lrr":                           "",
 		"critic.optim":                              "",
 	} {
