@@ -28,6 +28,7 @@ import (
 	"gad/internal/fault"
 	"gad/internal/report"
 	"gad/model"
+	"gad/trainer/checker"
 	"gad/trainer/encode"
 	"gad/trainer/quality"
 	"gad/trainer/saved"
@@ -236,6 +237,9 @@ func (e *evaluation) run() (err error) {
 	}
 	if e.o.DryRun {
 		return nil
+	}
+	if err := e.tryChecker(); err != nil {
+		return e.stopError(err)
 	}
 	if e.judging != nil { // a judge that does not answer fails before the students answer
 		if err := e.judging.begin(); err != nil {
@@ -453,6 +457,34 @@ func (e *evaluation) plan() error {
 	if len(e.students) > 1 {
 		fmt.Fprintf(e.s.Err, "%d models: about %s\n", len(e.students),
 			time.Duration(total*float64(time.Second)).Round(time.Second))
+	}
+	return nil
+}
+
+// tryChecker asks the checker about the teacher's answer to the first row: a program that cannot be
+// run must fail before the students answer.
+func (e *evaluation) tryChecker() error {
+	if e.o.Checker == "" {
+		return nil
+	}
+	row, err := e.set.Row(e.rows[0])
+	if err != nil {
+		return err
+	}
+	rows, err := checker.Rows(e.set, e.rows[:1], []string{row.Teacher}, []bool{false})
+	if err != nil {
+		return err
+	}
+	_, done := e.s.Console.Busy("trying the checker", 0)
+	_, err = checker.New(e.o.Checker, e.o.CheckerTimeout).Try(e.ctx, rows,
+		checker.Trial{Rows: len(e.rows)})
+	done()
+	switch {
+	case e.ctx.Err() != nil:
+		return fault.ErrInterrupted
+	case err != nil:
+		return fault.As(fault.ErrRunning,
+			fmt.Errorf("tried on the teacher's answer to row %d: %w", e.rows[0], err))
 	}
 	return nil
 }
