@@ -1,12 +1,10 @@
 package trainer
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"gad/checkpoint"
 	"gad/internal/report"
 	"gad/model"
 	"gad/trainer/config"
@@ -40,12 +38,6 @@ func (t *Trainer) introduce(s *start) {
 	}
 	if free := s.free; free > 0 && need > free {
 		t.log.Warn(fmt.Sprintf("memory: this run may need %s, but %s are available: gad plan says which settings to lower", report.Bytes(need), report.Bytes(free)))
-	}
-	if t.first() && t.step < t.total {
-		err := checkpoint.CheckSpace(t.fs, run, t.checkpointBytes())
-		if errors.Is(err, checkpoint.ErrSpace) {
-			t.log.Warn(fmt.Sprintf("%v: the next checkpoint would fail, and the steps before it would be lost", err))
-		}
 	}
 	switch {
 	case t.step >= t.total:

@@ -28,7 +28,6 @@ import (
 	"gad/internal/fault"
 	"gad/internal/report"
 	"gad/model"
-	"gad/trainer/checker"
 	"gad/trainer/encode"
 	"gad/trainer/quality"
 	"gad/trainer/saved"
@@ -461,30 +460,20 @@ func (e *evaluation) plan() error {
 	return nil
 }
 
-// tryChecker asks the checker about the teacher's answer to the first row: a program that cannot be
-// run must fail before the students answer.
+// tryChecker has the checker score one answer: a program that cannot be run must fail before the
+// students answer.
 func (e *evaluation) tryChecker() error {
 	if e.o.Checker == "" {
 		return nil
 	}
-	row, err := e.set.Row(e.rows[0])
-	if err != nil {
-		return err
-	}
-	rows, err := checker.Rows(e.set, e.rows[:1], []string{row.Teacher}, []bool{false})
-	if err != nil {
-		return err
-	}
 	_, done := e.s.Console.Busy("trying the checker", 0)
-	_, err = checker.New(e.o.Checker, e.o.CheckerTimeout).Try(e.ctx, rows,
-		checker.Trial{Rows: len(e.rows)})
+	err := quality.TryChecker(e.ctx, e.set, e.rows, e.o.Checker, e.o.CheckerTimeout)
 	done()
-	switch {
-	case e.ctx.Err() != nil:
+	if e.ctx.Err() != nil {
 		return fault.ErrInterrupted
-	case err != nil:
-		return fault.As(fault.ErrRunning,
-			fmt.Errorf("tried on the teacher's answer to row %d: %w", e.rows[0], err))
+	}
+	if err != nil {
+		return fault.As(fault.ErrRunning, err)
 	}
 	return nil
 }
