@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -20,6 +21,7 @@ type declared struct {
 	special []*addedToken         // the others, in the order in which new ones get their ids
 	named   map[string]string     // texts by their names, such as bos_token
 	written string                // the chat templates, which may write them
+	tekken  bool                  // the first pattern of tokenizer.json is to be Tekken's
 }
 
 // parseDeclared reads the declarations of tokenizer_config.json and special_tokens_map.json. As in
@@ -44,6 +46,7 @@ func parseDeclared(files map[string][]byte) (declared, error) {
 		}
 		slices.Reverse(order)
 	}
+	d.tekken = string(sources[fileConfig]["fix_mistral_regex"]) == "true" && oldMistral(files[fileModel])
 	d.written = string(files[fileTemplate]) + string(files[fileToolUse]) +
 		string(sources[fileConfig]["chat_template"])
 	var lists []*addedToken
@@ -129,6 +132,20 @@ func parseDeclaredToken(raw json.RawMessage) (*addedToken, error) {
 	}
 	a.Special = true
 	return a, nil
+}
+
+// oldMistral reports whether a config.json is of a Mistral that transformers before version 5 wrote.
+// Their tokenizer.json has a wrong pattern, which transformers replaces with fix_mistral_regex.
+func oldMistral(config []byte) bool {
+	var c struct {
+		Type    *string `json:"model_type"`
+		Version string  `json:"transformers_version"`
+	}
+	_ = json.Unmarshal(config, &c) // read as a model, it is checked
+	major, _, _ := strings.Cut(c.Version, ".")
+	n, err := strconv.Atoi(major)
+	return config != nil && (err != nil || n < 5) && (c.Type == nil || slices.Contains([]string{
+		"mistral", "mistral3", "voxtral", "ministral", "pixtral"}, *c.Type))
 }
 
 // missing returns the declared tokens that added lacks. One of the vocabulary keeps its id, a new

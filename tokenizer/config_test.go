@@ -55,3 +55,39 @@ func TestDeclaredTokens(t *testing.T) {
 		}
 	}
 }
+
+// TestMistralPattern: fix_mistral_regex replaces the pattern of a Mistral that transformers before
+// version 5 wrote, and of no other. The ids are those of transformers 5.24 for a large vocabulary.
+func TestMistralPattern(t *testing.T) {
+	top := minimal()
+	model := top["model"].(map[string]any)
+	model["vocab"].(map[string]any)["eB"] = 258
+	model["merges"] = []any{"e B"}
+	top["pre_tokenizer"] = map[string]any{"type": "Sequence", "pretokenizers": []any{
+		map[string]any{"type": "Split", "behavior": "Isolated",
+			"pattern": map[string]any{"Regex": `[^\r\n\p{L}\p{N}]?\p{L}+|\s+`}},
+		map[string]any{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}}}
+	fixed, plain := []int32{'e', 'B', 'a', 'y'}, []int32{258, 'a', 'y'}
+	for _, c := range []struct {
+		fix, model string
+		want       []int32
+	}{
+		{"true", `{"model_type": "mistral", "transformers_version": "4.57.1"}`, fixed},
+		{"true", `{"model_type": "mistral3"}`, fixed},
+		{"true", `{"model_type": "mistral", "transformers_version": "5.1.0"}`, plain},
+		{"true", `{"model_type": "qwen2"}`, plain},
+		{"false", `{"model_type": "mistral"}`, plain},
+	} {
+		files := filesOf(t, top)
+		files[fileConfig] = []byte(`{"eos_token": "<end>", "fix_mistral_regex": ` + c.fix + `}`)
+		files[fileModel] = []byte(c.model)
+		tok, err := parse(files)
+		if err != nil {
+			t.Errorf("%s, %s: %v", c.fix, c.model, err)
+			continue
+		}
+		if got := tok.Encode("eBay"); !slices.Equal(got, c.want) {
+			t.Errorf("%s, %s: %v, want %v", c.fix, c.model, got, c.want)
+		}
+	}
+}

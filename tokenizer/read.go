@@ -243,6 +243,10 @@ func (t *Tokenizer) parseTokenizer(data []byte, more declared) error {
 				return err
 			}
 		}
+		if part.name == "pre_tokenizer" && more.tekken && c != nil && len(c.Pretokenizers) > 0 {
+			c.Pretokenizers[0] = component{Type: "Split", Behavior: "Isolated",
+				Pattern: map[string]string{"Regex": patternTekken}}
+		}
 		if err := part.set(c); err != nil {
 			return fmt.Errorf("%q: %w", part.name, err)
 		}
