@@ -22,6 +22,7 @@ const (
 	fileConfig     = "tokenizer_config.json"
 	fileSpecial    = "special_tokens_map.json"
 	fileTemplate   = "chat_template.jinja"
+	fileToolUse    = "additional_chat_templates/tool_use.jinja" // for chats with tools
 	fileGeneration = "generation_config.json"
 	fileModel      = "config.json" // read for its end tokens, not carried by Files
 )
