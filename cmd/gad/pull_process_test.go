@@ -4,12 +4,12 @@ package main
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"gad/apps/pull/hubtest"
 )
@@ -19,11 +19,20 @@ func TestPullInterrupt(t *testing.T) {
 	path := built(t)
 	repo := hubtest.Big()
 	s, cache := hub(t, map[string]*hubtest.Repo{"models/org/student": repo})
-	s.SetMisbehave(hubtest.Slowly(50 * time.Millisecond))
+	s.SetMisbehave(func(c hubtest.Call, w http.ResponseWriter, r *http.Request) bool {
+		if c.Kind != "cdn" || c.File != "model.safetensors" {
+			return false
+		}
+		w.Header().Set("Content-Length", fmt.Sprint(len(c.Body)))
+		w.Write(c.Body[:len(c.Body)/2])
+		w.(http.Flusher).Flush()
+		<-r.Context().Done() // the rest never comes
+		return true
+	})
 	partial := filepath.Join(cache, "models--org--student", "blobs",
 		hubtest.SHA256(repo.Files["model.safetensors"])+".incomplete")
 	code, told := stopped(t, "a beginning",
-		func() bool { info, err := os.Stat(partial); return err == nil && info.Size() > 300_000 },
+		func() bool { info, err := os.Stat(partial); return err == nil && info.Size() > 0 },
 		syscall.SIGINT, path, "pull", "org/student")
 	if code != exitInterrupted ||
 		!strings.HasSuffix(told,
