@@ -351,23 +351,26 @@ func (c *teachers) noted(one *teacher, row data.Row, plain []int32, a *answer) (
 	return ids, nil
 }
 
-// readingOf returns an answer after the teacher's prompt.
+// readingOf returns an answer after the teacher's prompt. A branch is read with its beginning.
 func (c *teacher) readingOf(g *group, a *answer, prompt []int32) (x reading, err error) {
 	x.by = c
+	own := a.seqs[0].Seq
 	if !c.otherTokens && slices.Equal(prompt, g.Prompt) {
-		x.seq = a.seqs[0].Seq // with its prompt's other answers it passes as one
+		x.seq = own // with its prompt's other answers it passes as one
 		return x, nil
 	}
-	answer := a.seqs[0].Seq.Response()
+	answer, from := a.ids, len(prompt)+a.branch.At
 	if c.otherTokens {
 		s := spell(c.t.tok, c.enc.Tok, answer, a.cut)
-		x.spelling, answer = &s, s.ids
+		s.before = a.branch.At
+		x.spelling, answer, from = &s, s.ids, len(prompt)
 	}
 	ids := slices.Concat(prompt, answer)
 	if err := c.checkLength(g.Index, len(ids)); err != nil {
 		return x, err
 	}
-	x.seq = model.Answer(ids, len(prompt))
+	x.seq = model.Answer(ids, from)
+	x.seq.Shared, x.seq.Branching = len(prompt), own.Branching && !c.otherTokens
 	return x, nil
 }
 
