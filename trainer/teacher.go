@@ -537,16 +537,16 @@ func (c *teachers) advantages(m Metrics, r *round, list []reading) (advST [][]fl
 	if err != nil {
 		return nil, err
 	}
-	noteTeacherLogp(m, r, teacherST)
-	advST, kl, err := algos.DistillAdvantages(teacherST, each(r, oldOf))
+	comparedST, ends := comparedTokens(r, list)
+	noteTeacherLogp(m, r, teacherST, comparedST)
+	advST, _, err = algos.DistillAdvantages(teacherST, each(r, oldOf))
 	if errors.Is(err, algos.ErrNotFinite) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	m["opd/reverse_kl"] = kl
-	m["opd/ends_compared"] = c.fillUncompared(r, list, advST)
+	m["opd/reverse_kl"], m["opd/ends_compared"] = 0-fillUncompared(advST, comparedST), ends // no -0
 	return advST, nil
 }
 
@@ -580,61 +580,79 @@ func (g *game) addTeacher(m Metrics, r *round) (err error) {
 	return nil
 }
 
-// fillUncompared sets the advantage of tokens that cannot be compared with the teacher's to the
-// mean advantage of the others. Such tokens are an end for which the teacher's template has another
-// token, since that habit is nothing to learn, and text that the teacher's tokens do not spell.
-// With advantage 0 such a token would be preferred, since the mean of the others is below 0 as long
-// as there is a divergence: the student would learn to end with it. It returns the share of ends
-// that are compared, 1 where no answer has an end.
-func (c *teachers) fillUncompared(r *round, list []reading, advST [][]float64) float64 {
-	ends, same := 0, 0
-	answers := r.answers()
-	var left []*float64
-	sum, n := 0.0, 0
-	for s, row := range advST {
+// comparedTokens marks the tokens [S][T] that are compared with the teacher's. The others are an end
+// for which the teacher's template has another token, since that habit is nothing to learn, and
+// text that the teacher's tokens do not spell. ends is the share of ends that are compared, 1 where
+// no answer has an end.
+func comparedTokens(r *round, list []reading) (comparedST [][]bool, ends float64) {
+	same, all := 0, 0
+	for s, a := range r.answers() {
+		row := make([]bool, a.ownTokens())
 		for i := range row {
-			last, compared := i == len(row)-1 && !answers[s].cut, true
-			switch {
-			case list[s].spelling != nil:
-				compared = list[s].spelling.compares(i)
+			last := i == len(row)-1 && !a.cut
+			row[i] = true
+			switch x := list[s]; {
+			case x.spelling != nil:
+				row[i] = x.spelling.compares(i)
 			case last:
-				compared = slices.Contains(list[s].by.enc.Tok.EOS(),
-					answers[s].seqs[0].Seq.Response()[i])
+				row[i] = slices.Contains(x.by.enc.Tok.EOS(), a.seqs[0].Seq.Response()[i])
 			}
 			if last {
-				ends++
-				if compared {
+				all++
+				if row[i] {
 					same++
 				}
 			}
-			if !compared {
-				left = append(left, &row[i])
-				continue
-			}
-			sum += row[i]
-			n++
 		}
+		comparedST = append(comparedST, row)
 	}
-	for _, x := range left {
-		*x = sum / float64(max(n, 1))
+	if all == 0 {
+		return comparedST, 1
 	}
-	if ends == 0 {
-		return 1
-	}
-	return float64(same) / float64(ends)
+	return comparedST, float64(same) / float64(all)
 }
 
-// noteTeacherLogp sets the teacher's mean log-probability of a token of each answer.
-func noteTeacherLogp(m Metrics, r *round, teacherST [][]float32) {
+// fillUncompared sets the advantage of tokens that are not compared to the mean of the others, and
+// returns the mean. With advantage 0 such a token would be preferred, since the mean of the others
+// is below 0 as long as there is a divergence: the student would learn to end with it.
+func fillUncompared(advST [][]float64, comparedST [][]bool) (mean float64) {
+	n := 0
+	for s, row := range advST {
+		for i, x := range row {
+			if comparedST[s][i] {
+				mean += x
+				n++
+			}
+		}
+	}
+	mean /= float64(max(n, 1))
+	for s, row := range advST {
+		for i := range row {
+			if !comparedST[s][i] {
+				row[i] = mean
+			}
+		}
+	}
+	return mean
+}
+
+// noteTeacherLogp sets the teacher's mean log-probability of a token of each answer, of those that
+// are compared.
+func noteTeacherLogp(m Metrics, r *round, teacherST [][]float32, comparedST [][]bool) {
 	nll, tokens := 0.0, 0
-	for i, a := range r.answers() {
-		sum := 0.0
-		for _, x := range teacherST[i] {
-			sum += float64(x)
+	for s, a := range r.answers() {
+		sum, n := 0.0, 0
+		for i, x := range teacherST[s] {
+			if comparedST[s][i] {
+				sum += float64(x)
+				n++
+			}
 		}
 		nll -= sum
-		tokens += len(teacherST[i])
-		a.taught.logp = float64(float32(sum / float64(max(len(teacherST[i]), 1))))
+		tokens += n
+		if n > 0 {
+			a.taught.logp = float64(float32(sum / float64(n)))
+		}
 	}
 	m["opd/teacher_nll"] = nll / float64(max(tokens, 1))
 }
