@@ -264,6 +264,48 @@ func TestOPDEndings(t *testing.T) {
 	}
 }
 
+// A teacher whose positions end before the longest prompt and answer is refused before anything is
+// written, as gad plan refuses it; where it reads prompts of its own, by the row that is too long.
+func TestShortTeacher(t *testing.T) {
+	be := ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	short := func(positions string) string {
+		return "teacher.path=" + copied(t, fixed.student, "config.json",
+			`"max_position_embeddings": 128`, `"max_position_embeddings": `+positions)
+	}
+	limit := "data.max_prompt_length + data.max_response_length = 78, but max_position_embeddings is 77: lower them"
+	for _, c := range []struct {
+		stage     config.Stage
+		positions string
+		more      string
+		want      string
+	}{
+		{config.OPD, "77", "", limit},
+		{config.Train, "77", "algorithm.teacher_weight=1", limit},
+		{config.OPD, "77", "teacher.horizon=14 teacher.horizon_schedule=linear", limit},
+		{config.OPD, "69", "teacher.horizon=6 teacher.horizon_schedule=constant",
+			"data.max_prompt_length + teacher.horizon = 70, but max_position_embeddings is 69"},
+		{config.OPD, "62", "teacher.system=be data.max_prompt_length=39",
+			"data: row 3: the teacher would read 63 tokens, and "},
+	} {
+		cfg := settings(c.stage, run, append(strings.Fields(c.more), short(c.positions))...)
+		wantError(t, openError(t, cfg, c.stage), config.ErrConfig, c.want)
+		if _, err := os.Stat(run); err == nil {
+			t.Fatalf("%s: the run's folder was made", c.more)
+		}
+		if strings.HasPrefix(c.want, "data: ") {
+			continue // only a run reads all rows
+		}
+		_, err := plan.New(be, nil, 0, vfs.OS, cfg, c.stage)
+		wantError(t, err, config.ErrConfig, c.want)
+	}
+	for positions, more := range map[string]string{"78": "",
+		"64": "teacher.system=be data.max_prompt_length=39"} {
+		opened(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "run"),
+			append(strings.Fields(more), short(positions))...), config.OPD)
+	}
+}
+
 // A plan of OPD counts the teacher with its own shape, in memory and in time.
 func TestOPDPlan(t *testing.T) {
 	be := ready(t)

@@ -49,6 +49,7 @@ type teacher struct {
 	system       string // system message for the teacher alone; "": the row's
 	otherTokens  bool   // its tokenizer is not the student's
 	maxPositions int    // positions that the model has; 0: no bound
+	ownPrompts   bool   // the first row's prompt is not the student's
 }
 
 // openTeachers opens the teachers. byTokens reports that their distributions over the student's
@@ -106,6 +107,9 @@ func (c *teacher) findFolder(s *start, byTokens bool) error {
 	shape, err := model.ReadConfig(dir)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.Key, err)
+	}
+	if err := t.cfg.CheckTeacher(t.Stage, c.TeacherModel, shape.MaxPosition); err != nil {
+		return err
 	}
 	c.read(tok, mismatch != nil)
 	c.maxPositions = shape.MaxPosition
@@ -201,21 +205,21 @@ func (c *teacher) prompt(r data.Row) ([]int32, error) {
 	return ids, nil
 }
 
-// checkPrompts refuses rows whose teacher is not known or cannot read their prompt: of the rows
-// that have neither a prompt of the teacher's own nor a teacher's name the first alone. It notes
-// how many rows each teacher has, and how many have a prompt of its own.
+// checkPrompts refuses rows whose teacher is not known, or cannot read their prompt and the longest
+// answer. Of a teacher's rows without a prompt of its own it reads the first alone if that prompt is
+// the student's. It notes how many rows each teacher has, and how many have a prompt of its own.
 func (c *teachers) checkPrompts(s *start) error {
 	t := c.t
 	key, by := t.cfg.Teacher.PromptKey, t.cfg.Teacher.By
 	rows := t.train.rows
-	if key == "" && by == "" {
-		rows = rows[:1]
-	}
 	advance, done := t.con.Busy("the teacher's prompts", len(rows))
 	defer done()
 	found, most := 0, t.cfg.Teacher.LongestPrompt(t.cfg.Data) // notes come later
 	count := map[*teacher]int{}
 	for i, row := range rows {
+		if i > 0 && key == "" && by == "" && !c.list[0].ownPrompts {
+			break
+		}
 		advance(1)
 		r, err := t.train.set.Row(int(row))
 		if err != nil {
@@ -228,20 +232,25 @@ func (c *teachers) checkPrompts(s *start) error {
 		count[one]++
 		if r.TeacherPrompt != nil {
 			found++
-		} else if i > 0 && count[one] > 1 {
+		} else if count[one] > 1 && !one.ownPrompts {
 			continue
 		}
 		ids, err := one.prompt(r)
 		if err != nil {
 			return err
 		}
+		if count[one] == 1 {
+			student, err := t.enc.Prompt(r)
+			if err != nil {
+				return err
+			}
+			one.ownPrompts = one.maxPositions > 0 && !slices.Equal(ids, student)
+		}
 		if n := len(ids); r.TeacherPrompt != nil && n > most {
 			return fmt.Errorf("%w: data: row %d: column %q (teacher.prompt_key): %d tokens in the teacher's chat template, and teacher.max_prompt_length is %d: raise it, or shorten or remove the row", config.ErrConfig, r.Index, key, n, most)
 		}
-		if n := len(ids) + c.longest; r.TeacherPrompt != nil {
-			if err := one.checkLength(r.Index, n); err != nil {
-				return err
-			}
+		if err := one.checkLength(r.Index, len(ids)+c.longest); err != nil {
+			return err
 		}
 	}
 	n := len(rows)
