@@ -66,6 +66,9 @@ func openTeachers(b basic, s *start, byTokens bool) (c *teachers, err error) {
 		} else {
 			err = one.findFolder(s, byTokens)
 		}
+		if err == nil {
+			err = m.CheckLongest(&t.cfg, b.kind, one.maxPositions)
+		}
 		if err != nil {
 			return c, err
 		}
@@ -107,9 +110,6 @@ func (c *teacher) findFolder(s *start, byTokens bool) error {
 	shape, err := model.ReadConfig(dir)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.Key, err)
-	}
-	if err := t.cfg.CheckTeacher(t.Stage, c.TeacherModel, shape.MaxPosition); err != nil {
-		return err
 	}
 	c.read(tok, mismatch != nil)
 	c.maxPositions = shape.MaxPosition

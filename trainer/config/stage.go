@@ -228,19 +228,6 @@ func (c *Config) CheckScored(stage Stage, dir string, most int) error {
 	return c.CheckLongest(stage, dir, most)
 }
 
-// CheckTeacher refuses sequences that are longer than most, the positions of the teacher m; most 0:
-// no bound.
-func (c *Config) CheckTeacher(stage Stage, m TeacherModel, most int) error {
-	n, key := c.LongestSampled(stage), "data.max_response_length"
-	if n < c.MaxAnswer(stage) {
-		key = "teacher.horizon"
-	}
-	if n += c.Data.MaxPrompt; most == 0 || n <= most {
-		return nil
-	}
-	return fmt.Errorf("%w: %s: %s: data.max_prompt_length + %s = %d, but max_position_embeddings is %d: lower them, or take a teacher that reads as much", ErrConfig, m.Key, m.Path, key, n, most)
-}
-
 // ARun returns the name of a run of the stage with its article: "an sft run".
 func (s Stage) ARun() string {
 	if s == SFT {
@@ -322,6 +309,19 @@ type TeacherModel struct {
 	Key       string   // setting that names it
 	Values    []string // of the column teacher.by whose rows it scores; nil: all rows
 	Path, URL string
+}
+
+// CheckLongest refuses sequences of a stage that are longer than most, the teacher's positions; most
+// 0: no bound.
+func (m TeacherModel) CheckLongest(c *Config, stage Stage, most int) error {
+	n, key := c.LongestSampled(stage), "data.max_response_length"
+	if n < c.MaxAnswer(stage) {
+		key = "teacher.horizon"
+	}
+	if n += c.Data.MaxPrompt; most == 0 || n <= most {
+		return nil
+	}
+	return fmt.Errorf("%w: %s: %s: data.max_prompt_length + %s = %d, but max_position_embeddings is %d: lower them, or take a teacher that reads as much", ErrConfig, m.Key, m.Path, key, n, most)
 }
 
 // List returns the teachers: one, or those of teacher.models, each once. It skips what Validate

@@ -175,7 +175,7 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 			if err != nil {
 				continue // opening the run reports it
 			}
-			if err := c.CheckTeacher(stage, m, shape.MaxPosition); err != nil {
+			if err := m.CheckLongest(&c, stage, shape.MaxPosition); err != nil {
 				return nil, err
 			}
 		}
