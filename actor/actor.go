@@ -167,6 +167,15 @@ func (r Rollout) Seqs() []model.Seq {
 	return seqs
 }
 
+// Prompts returns the number of prompts up to the last one that has an answer: in an environment
+// the last ones may have none.
+func (r Rollout) Prompts() int {
+	if len(r) == 0 {
+		return 0
+	}
+	return r[len(r)-1].Group + 1
+}
+
 // Groups returns the index of each sequence's prompt [S].
 func (r Rollout) Groups() []int {
 	group := make([]int, len(r))
@@ -359,7 +368,7 @@ type Stats struct {
 // Update takes the policy's optimizer steps: ppo_epochs passes over the batch, one step for each
 // mini-batch of prompts. Rows of the objective are sequences, or their spans with ratio_level=turn.
 func (a *Actor) Update(r Rollout) (Stats, error) {
-	prompts := r[len(r)-1].Group + 1
+	prompts := r.Prompts()
 	mini := a.cfg.MiniBatch(prompts)
 	var st Stats
 	for epoch := range a.cfg.PPOEpochs {
@@ -663,7 +672,17 @@ func (a *Actor) pad(u *update, pack Rollout, logpST, entST,
 		return matrix(func(dst []float32, row rowAt) { copy(dst, x[row.seq][row.From:]) })
 	}
 	known := func(field func(*Sequence) []float32) []float32 { // nil: no sequence has it
-		if !slices.ContainsFunc(pack, func(s *Sequence) bool { return field(s) != nil }) {
+		n := 0
+		for _, s := range pack {
+			if field(s) != nil || s.Seq.Trained() == 0 {
+				n++
+			}
+		}
+		switch {
+		case !slices.ContainsFunc(pack, func(s *Sequence) bool { return field(s) != nil }):
+			return nil
+		case n < len(pack):
+			err = fmt.Errorf("actor: %d of a pack's %d sequences lack log-probabilities that the others have", len(pack)-n, len(pack))
 			return nil
 		}
 		return matrix(func(dst []float32, row rowAt) { copy(dst, field(pack[row.seq])[row.From:]) })
@@ -697,7 +716,7 @@ func (a *Actor) pad(u *update, pack Rollout, logpST, entST,
 		b.Turns[i], b.Tokens[i] = float32(u.rows[answer]), float32(u.tokens[answer])
 	}
 	sampled := known(func(s *Sequence) []float32 { return s.Sampled })
-	if sampled != nil && a.cfg.RolloutIS != "none" {
+	if err == nil && sampled != nil && a.cfg.RolloutIS != "none" {
 		b.RolloutWeight, err = algos.RolloutWeights(a.cfg.RolloutIS, a.cfg.RolloutISThresh, b.B,
 			b.T, b.Old, sampled, b.Mask)
 	}

@@ -17,6 +17,11 @@ type AdvantageConfig struct {
 	// grpo, grpo_passk, gigpo: do not divide by sigma (norm_adv_by_std false); default false
 	MeanOnly bool
 
+	// N is the number of responses that each prompt was to have; default 0: as many as it has. If it
+	// is 2 or more, a group of which one response is left has advantage 0 where a response is
+	// compared with its group: there is nothing to compare it with.
+	N int
+
 	// GroupStats is the unit of a group's statistics; default "episodes": each response counts
 	// once, as in the papers. "turns": each of its Steps counts as a response with the episode's
 	// score, so that longer episodes weigh more (verl-agent's compute_mean_std_cross_steps,
@@ -362,11 +367,15 @@ func pick[T any](x []T, rows []int) []T {
 	return y
 }
 
-// mapGroups returns [S] values computed group by group: f gets the scores and rows of a group.
-func mapGroups(in AdvantageInput, groups [][]int,
+// mapGroups returns [S] values computed group by group: f gets the scores and rows of a group. What
+// AdvantageConfig.N says is left of a group has 0.
+func mapGroups(c AdvantageConfig, in AdvantageInput, groups [][]int,
 	f func(scores []float64, rows []int) []float64) ([]float64, error) {
 	advS := make([]float64, len(in.Scores))
 	for _, rows := range groups {
+		if len(rows) == 1 && c.N > 1 {
+			continue
+		}
 		for i, v := range f(pick(in.Scores, rows), rows) {
 			advS[rows[i]] = v
 		}
@@ -390,7 +399,7 @@ const loneSigma = 1 + 0x1p-20
 // grpo computes (s-mu)/(sigma+1e-6), with mu = 0 and sigma = 1 for a group of one (DeepSeekMath,
 // arXiv 2402.03300, section 4.1.2).
 func grpo(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
-	return mapGroups(in, groups, func(s []float64, _ []int) []float64 {
+	return mapGroups(c, in, groups, func(s []float64, _ []int) []float64 {
 		mu, by := 0., loneSigma
 		if len(s) > 1 {
 			var sigma float64
@@ -421,8 +430,8 @@ func drGRPO(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, er
 
 // rloo computes s minus the mean of the others, n/(n-1)*(s-mu); alone in its group, s (arXiv
 // 2402.14740).
-func rloo(_ AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
-	return mapGroups(in, groups, func(s []float64, _ []int) []float64 {
+func rloo(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
+	return mapGroups(c, in, groups, func(s []float64, _ []int) []float64 {
 		n := float64(len(s))
 		if n < 2 {
 			return s
@@ -434,7 +443,7 @@ func rloo(_ AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, erro
 
 // opo subtracts the length-weighted mean of the scores, the baseline of least variance; alone in
 // its group, s (arXiv 2505.23585).
-func opo(_ AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
+func opo(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
 	length := func(row int) (n float64) {
 		if in.Len != nil {
 			return float64(in.Len[row])
@@ -444,7 +453,7 @@ func opo(_ AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error
 		}
 		return n
 	}
-	return mapGroups(in, groups, func(s []float64, rows []int) []float64 {
+	return mapGroups(c, in, groups, func(s []float64, rows []int) []float64 {
 		var sum, total float64
 		for i, r := range rows {
 			sum += float64(length(r) * s[i])
@@ -461,11 +470,11 @@ func opo(_ AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error
 // 2503.19595).
 func passK(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
 	for _, rows := range groups {
-		if len(rows) < 2 {
+		if len(rows) < 2 && c.N < 2 {
 			return nil, fmt.Errorf("algos: advantage estimator %q: group %d has %d response: needs 2 or more: raise rollout.n: %w", c.Name, in.Group[rows[0]], len(rows), ErrShape)
 		}
 	}
-	return mapGroups(in, groups, func(s []float64, _ []int) []float64 {
+	return mapGroups(c, in, groups, func(s []float64, _ []int) []float64 {
 		adv := make([]float64, len(s))
 		best, second := 0, -1
 		for i := 1; i < len(s); i++ {
@@ -492,8 +501,8 @@ func global(_ AdvantageConfig, in AdvantageInput, _ [][]int) ([]float64, error) 
 
 // rank replaces scores by their tie-averaged ranks rho in 1..n: (rho-(n+1)/2)/sqrt(n(n+1)/12). Any
 // monotone drift of the discriminator leaves it unchanged.
-func rank(_ AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
-	return mapGroups(in, groups, func(s []float64, _ []int) []float64 {
+func rank(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
+	return mapGroups(c, in, groups, func(s []float64, _ []int) []float64 {
 		n := float64(len(s))
 		return mapValues(s, func(v float64) float64 {
 			var below, equal float64
@@ -509,7 +518,7 @@ func rank(_ AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, erro
 
 // zscore computes (s-mu)/max(sigma, floor): small gaps stay small.
 func zscore(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
-	return mapGroups(in, groups, func(s []float64, _ []int) []float64 {
+	return mapGroups(c, in, groups, func(s []float64, _ []int) []float64 {
 		mu, sigma := moments(s)
 		return mapValues(s, func(v float64) float64 { return (v - mu) / max(sigma, c.ZScoreFloor) })
 	})

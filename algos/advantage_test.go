@@ -94,6 +94,24 @@ func TestAdvantagesSumToZero(t *testing.T) {
 	}
 }
 
+// One answer that is left of several is compared with nothing; the other groups are as they were.
+func TestOneLeftOfAGroup(t *testing.T) {
+	in := AdvantageInput{Scores: []float64{-8, 1, 3, 2}, Group: []int{0, 1, 1, 1},
+		Len: []int{1, 1, 1, 1}, Mask: [][]float64{{1}, {1}, {1}, {1}}}
+	for _, name := range []string{"grpo", "dr_grpo", "rloo", "opo", "grpo_passk", "rank", "zscore"} {
+		whole, errWhole := Advantages(AdvantageConfig{Name: name}, in)
+		left, err := Advantages(AdvantageConfig{Name: name, N: 4}, in)
+		if err != nil || left[0][0] != 0 {
+			t.Errorf("%s: one of four: %v, %v, want 0", name, left, err)
+		}
+		for i := 1; errWhole == nil && i < 4; i++ {
+			if left[i][0] != whole[i][0] {
+				t.Errorf("%s: %v beside one of four, %v beside one of one", name, left, whole)
+			}
+		}
+	}
+}
+
 func TestAdvantageRefusals(t *testing.T) {
 	for name, c := range map[string]struct {
 		name  string

@@ -31,6 +31,7 @@ package data
 import (
 	"errors"
 	"slices"
+	"strings"
 )
 
 // ErrExists marks an output path that exists: nothing is overwritten.
@@ -89,7 +90,7 @@ func (t Told) episode() Played {
 
 // Unfinished reports whether the teacher's answer ended before its end: at a limit of
 // tokens, by a filter, or because the server gave up.
-func (r Row) Unfinished() bool { return slices.Contains(unfinished, r.Finish) }
+func (r Row) Unfinished() bool { return slices.Contains(unfinished, strings.ToLower(r.Finish)) }
 
 // PromptText returns the text of the prompt's last turn.
 func (r Row) PromptText() string {
@@ -99,10 +100,12 @@ func (r Row) PromptText() string {
 	return ""
 }
 
-// unfinished are the finish_reasons of answers that were cut: OpenAI's and most others', Mistral's,
-// vLLM's and SGLang's, and DeepSeek's.
+// unfinished are the finish_reasons, in small letters, of answers that were cut: OpenAI's and most
+// others', Mistral's, vLLM's and SGLang's, DeepSeek's, GLM's, Gemini's, and what routers say of a
+// server that broke off.
 var unfinished = []string{"length", "content_filter", "max_tokens", "model_length", "abort",
-	"insufficient_system_resource"}
+	"repetition", "insufficient_system_resource", "model_context_window_exceeded", "sensitive",
+	"network_error", "safety", "recitation", "error"}
 
 // LogprobsFault returns why the row's log-probabilities do not fit its answer; "" if they do, or if
 // the row has no log-probabilities.

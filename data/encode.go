@@ -4,6 +4,7 @@ import (
 	"errors"
 	"gad/data/layout"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -18,6 +19,7 @@ type Measure struct {
 	Prompt, Answer int
 	Unfinished     bool // the answer has no end: see Row.Unfinished
 	Lost           bool // a text has characters without a token
+	Marked         bool // a text spells out a control token
 	Soft, Hard     bool // the row has soft labels; it has log-probabilities that give none
 
 	// Beginnings of the row's Keys: equal for two rows with the same prompt, and with the same
@@ -74,6 +76,7 @@ func (s *Set) Encode(enc Encoder, o EncodeOptions, take func(i int, m Measure) b
 		}
 		e.m.Prompt, e.m.Answer, e.m.Unfinished = len(ex.Prompt), len(ex.Answer), ex.Unfinished()
 		e.m.Lost, _ = ex.Row.Lost(enc)
+		e.m.Marked = ex.Row.Mark() != ""
 		e.m.Soft, e.m.Hard = ex.Soft != nil, ex.Hard != ""
 		if build != nil {
 			e.row, e.record = ex.Row, appendRecord(nil, ex)
@@ -127,33 +130,41 @@ func (s *Set) encodeFromFile(k *rowFile, enc Encoder, o EncodeOptions,
 	return nil
 }
 
-// Lost reports whether a text of the row has characters without a token, and the first of them: in
-// the prompt's turns unless the prompt is given in tokens, and in the teacher's answer.
+// Lost reports whether a text of the row has characters without a token, and the first of them.
 func (r Row) Lost(enc Encoder) (lost bool, first string) {
-	if len(r.PromptIDs) == 0 {
-		for _, m := range r.Messages {
-			if lost, first := lostIn(m, enc); lost {
-				return true, first
-			}
-		}
-	}
-	for _, m := range r.Turns {
-		if lost, first := lostIn(m, enc); lost {
-			return true, first
-		}
-	}
-	n, first := enc.Lost(r.Teacher)
-	return n > 0, first
-}
-
-// lostIn reports whether a turn has characters without a token, and the first of them.
-func lostIn(m Message, enc Encoder) (bool, string) {
-	for _, s := range []string{m.Content, m.Thinking, string(m.ToolCalls)} {
+	for s := range r.texts {
 		if n, first := enc.Lost(s); n > 0 {
 			return true, first
 		}
 	}
 	return false, ""
+}
+
+// Mark returns the first control token that a text of the row spells out, or "".
+func (r Row) Mark() string {
+	for s := range r.texts {
+		if mark := controlMark(s); mark != "" {
+			return mark
+		}
+	}
+	return ""
+}
+
+// texts yields the texts that the student reads: of the prompt's turns, unless the prompt is given
+// in tokens, and of the teacher's answer.
+func (r Row) texts(yield func(string) bool) {
+	turns := r.Turns
+	if len(r.PromptIDs) == 0 {
+		turns = slices.Concat(r.Messages, turns)
+	}
+	for _, m := range turns {
+		for _, s := range []string{m.Content, m.Thinking, string(m.ToolCalls)} {
+			if !yield(s) {
+				return
+			}
+		}
+	}
+	yield(r.Teacher)
 }
 
 // Examples returns rows as Example does, encoded on all cores; the error is the first refused

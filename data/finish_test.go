@@ -85,9 +85,10 @@ func TestFinishReasonIsKept(t *testing.T) {
 func TestUnfinished(t *testing.T) {
 	for finish, want := range map[string]bool{"length": true, "max_tokens": true,
 		"model_length": true, "content_filter": true, "abort": true,
-		"insufficient_system_resource": true,
-		"stop":                         false, "": false, "eos_token": false, "tool_calls": false,
-		"Length": false} {
+		"insufficient_system_resource": true, "MAX_TOKENS": true, "repetition": true,
+		"model_context_window_exceeded": true, "error": true, "RECITATION": true,
+		"stop": false, "": false, "eos_token": false, "tool_calls": false,
+		"refusal": false, "STOP": false} {
 		if got := (Row{Finish: finish}).Unfinished(); got != want {
 			t.Errorf("%q: %v", finish, got)
 		}

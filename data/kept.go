@@ -85,12 +85,13 @@ type entry struct {
 
 // Bits in the lengths. In an answer's: unfinishedBit, the answer is unfinished; softBit, it has
 // soft labels. In a prompt's: lostBit, a text of the row has characters without a token; hardBit,
-// its log-probabilities give no soft labels.
+// its log-probabilities give no soft labels; markBit, a text spells out a control token.
 const (
 	unfinishedBit = 1 << 31
 	softBit       = 1 << 30
 	lostBit       = 1 << 31
 	hardBit       = 1 << 30
+	markBit       = 1 << 29
 )
 
 // appendEntry appends e with its checksum.
@@ -106,6 +107,9 @@ func appendEntry(b []byte, e entry) []byte {
 	}
 	if e.Hard {
 		prompt |= hardBit
+	}
+	if e.Marked {
+		prompt |= markBit
 	}
 	b = le.AppendUint32(b, prompt)
 	if e.Unfinished {
@@ -128,8 +132,8 @@ func readEntry(b []byte) (e entry, err error) {
 	}
 	e.at, e.size, e.sum = int64(le.Uint64(b)), int(le.Uint32(b[8:])), le.Uint32(b[12:])
 	prompt, answer := le.Uint32(b[16:]), le.Uint32(b[20:])
-	e.Prompt, e.Lost, e.Hard =
-		int(prompt&^(lostBit|hardBit)), prompt&lostBit != 0, prompt&hardBit != 0
+	e.Prompt, e.Lost, e.Hard, e.Marked = int(prompt&^(lostBit|hardBit|markBit)),
+		prompt&lostBit != 0, prompt&hardBit != 0, prompt&markBit != 0
 	e.Answer, e.Unfinished, e.Soft =
 		int(answer&^(unfinishedBit|softBit)), answer&unfinishedBit != 0, answer&softBit != 0
 	e.PromptKey, e.RowKey = le.Uint64(b[24:]), le.Uint64(b[32:])

@@ -265,7 +265,7 @@ func TestLayouts(t *testing.T) {
 			`note: F: read as qa: prompt from column "question", without a column of the teacher's answers (data.format=qa)`,
 			`note: F: not read: "ground_truth", "6b_finetuning"`,
 			`error: F: row 0: no teacher answer: there is no column "teacher_response", and the conversation in column "question" does not end with one: name the column of the answers (--teacher-key, data.teacher_key)`,
-			`data: F: column "teacher_response" is missing: name the teacher's column with data.teacher_key`,
+			`data: F: column "teacher_response" is missing: name the teacher's column with data.teacher_key, one of "ground_truth", "6b_finetuning"`,
 		}},
 		{"seed_instances.jsonl", `{"id":"seed_0","name":"n","instruction":"i","instances":[{"input":"x","output":"y"}],"is_classification":false}`, `user: i | TEACHER: `, []string{
 			`note: F: read as alpaca: prompt from column "instruction", without a column of the teacher's answers (data.format=alpaca)`,
@@ -472,7 +472,7 @@ func TestLayouts(t *testing.T) {
 			`note: F: read as prompt_completion: prompt from column "prompt", without a column of the teacher's answers (data.format=prompt_completion)`,
 			`note: F: not read: "data_source", "ability", "reward_model", "extra_info"`,
 			`error: F: row 0: no teacher answer: there is no column "teacher_response", and the conversation in column "prompt" does not end with one: name the column of the answers (--teacher-key, data.teacher_key)`,
-			`data: F: column "teacher_response" is missing: name the teacher's column with data.teacher_key`,
+			`data: F: column "teacher_response" is missing: name the teacher's column with data.teacher_key, one of "data_source", "ability", "reward_model", "extra_info"`,
 		}},
 		{"reasoning.jsonl", `{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a","reasoning_content":"r"}]}`, `user: q | TEACHER: a`, []string{
 			`note: F: read as messages: prompt from column "messages", teacher's answer is its last assistant turn (data.format=messages)`,

@@ -459,6 +459,8 @@ func (s *Set) NeedTeacher() error {
 	hint := ""
 	if near := layout.Alike(names, layout.NearTeacher); len(near) > 0 {
 		hint = fmt.Sprintf(", such as data.teacher_key=%s", near[0])
+	} else if len(names) > 0 {
+		hint = ", one of " + layout.QuoteNames(names)
 	}
 	return fmt.Errorf(
 		"data: %s: column %q is missing: name the teacher's column with data.teacher_key%s", s.path,

@@ -45,6 +45,7 @@ type peftConfig struct {
 	Alpha   float64         `json:"lora_alpha"`
 	Dropout float64         `json:"lora_dropout"`
 	Targets json.RawMessage `json:"target_modules"`
+	Exclude json.RawMessage `json:"exclude_modules"`
 	Bias    string          `json:"bias"`
 	RSLoRA  bool            `json:"use_rslora"`
 	Save    []string        `json:"modules_to_save"`
@@ -61,7 +62,7 @@ var plainStarts = []string{"", "null", "true", "false", `"gaussian"`, `"eva"`, `
 var notComputed = []string{"use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern",
 	"layers_to_transform", "layer_replication", "lora_bias",
 	"target_parameters", "trainable_token_indices", "use_qalora", "use_bdlora",
-	"alora_invocation_tokens"}
+	"alora_invocation_tokens", "kasa_config", "arrow_config", "monteclora_config"}
 
 // task has peft's task_type for each kind.
 var task = map[Kind]string{LM: "CAUSAL_LM", Scorer: "SEQ_CLS"}
@@ -173,7 +174,8 @@ func parseAdapterConfig(b []byte, names func() []string) (a AdapterConfig, err e
 		}
 		slices.Sort(list)
 		a.LoRA.Targets = strings.Join(slices.Compact(list), ",")
-	} else if a.LoRA.Targets != allLinear { // one string is a pattern: the tensors tell its layers
+	} else if a.LoRA.Targets != allLinear || len(p.Exclude) > 0 && p.Exclude[0] != 'n' {
+		// One string is a pattern, and what is excluded may be one: the tensors tell the layers.
 		if layers := adaptedLayers(names()); len(layers) > 0 {
 			a.LoRA.Targets = strings.Join(layers, ",")
 		}

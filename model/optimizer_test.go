@@ -283,7 +283,7 @@ func TestSchedule(t *testing.T) {
 		}
 	}
 	for _, s := range []Schedule{{Kind: "exponential"}, {Warmup: -1}, {Floor: 2}, {Kind: "cosine"},
-		{Kind: "linear", Warmup: 5, Total: 5}} {
+		{Kind: "linear", Warmup: 5, Total: 5}, {Kind: "linear", Total: 1}} {
 		if s.Validate() == nil {
 			t.Errorf("%+v: accepted", s)
 		}

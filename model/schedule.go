@@ -30,6 +30,9 @@ func (s Schedule) Validate() error {
 	if (s.Kind == "cosine" || s.Kind == "linear") && s.Total <= s.Warmup {
 		return fmt.Errorf("model: schedule %q: a run of %d steps has a warm-up of %d, and the rate falls after it: more steps, or a shorter warm-up", s.Kind, s.Total, s.Warmup)
 	}
+	if (s.Kind == "cosine" || s.Kind == "linear") && s.Total == 1 && s.Floor == 0 {
+		return fmt.Errorf("model: schedule %q: the last step has rate 0, and a run of one optimizer step no other: use constant, or more steps", s.Kind)
+	}
 	return nil
 }
 

@@ -213,4 +213,17 @@ func TestStreetAdapters(t *testing.T) {
 	if err != nil || a.LoRA.Targets != "q_proj,up_proj" {
 		t.Errorf("a pattern: %+v, %v", a, err)
 	}
+	with := func(more string) []byte {
+		return append(bytes.TrimSuffix(config("true", `"all-linear"`), []byte("}")), more...)
+	}
+	a, err = parseAdapterConfig(with(`,"exclude_modules":".*(k|v|o|gate|down)_proj"}`), names)
+	if err != nil || a.LoRA.Targets != "q_proj,up_proj" {
+		t.Errorf("all layers but some: %+v, %v", a, err)
+	}
+	for _, variant := range []string{"kasa_config", "arrow_config", "monteclora_config"} {
+		if _, err := parseAdapterConfig(with(`,"`+variant+`":{"x":1}}`), names); err == nil ||
+			!strings.Contains(err.Error(), `key "`+variant+`"`) {
+			t.Errorf("%s: %v", variant, err)
+		}
+	}
 }

@@ -99,6 +99,9 @@ func (g *GGML) files() (map[string][]byte, error) {
 	if g.ChatTemplate != "" {
 		files[fileTemplate] = []byte(g.ChatTemplate)
 	}
+	if g.ToolTemplate != "" {
+		files[fileToolUse] = []byte(g.ToolTemplate)
+	}
 	config := map[string]any{"add_bos_token": g.AddBOS, "add_eos_token": g.AddEOS,
 		"clean_up_tokenization_spaces": false,
 		"model_max_length":             1 << 30, "tokenizer_class": "PreTrainedTokenizerFast"}

@@ -25,8 +25,8 @@ type GGML struct {
 	Ends                             []int32 // all that end an answer
 	AddBOS, AddEOS                   bool    // around a text that is encoded with special tokens
 	SpacePrefix                      bool    // a blank goes before a text
-	ChatTemplate                     string
-	Differs                          string // texts that llama.cpp cuts in other places than Encode
+	ChatTemplate, ToolTemplate       string  // ToolTemplate: for chats with tools; "": the other
+	Differs                          string  // texts that llama.cpp cuts in other places than Encode
 }
 
 // Types of tokens, by llama.cpp's numbers (llama_token_type in include/llama.h).
@@ -58,6 +58,16 @@ func (t *Tokenizer) GGML(vocab int) (*GGML, error) {
 	return g, nil
 }
 
+// setTemplates takes over the chat templates of c, which is nil where there are none.
+func (g *GGML) setTemplates(c *chatTemplate) {
+	if c != nil {
+		g.ChatTemplate = c.source
+		if c.forTools != nil {
+			g.ToolTemplate = c.forTools.source
+		}
+	}
+}
+
 // ggml returns the tokenizer as GGML does; its errors lack the file's name.
 func (t *Tokenizer) ggml(vocab int) (*GGML, error) {
 	if t.Size() > vocab {
@@ -73,9 +83,7 @@ func (t *Tokenizer) ggml(vocab int) (*GGML, error) {
 		if err == nil {
 			err = t.ggmlEdges(g)
 		}
-		if t.chat != nil {
-			g.ChatTemplate = t.chat.source
-		}
+		g.setTemplates(t.chat)
 		return g, err
 	}
 	if t.model.gaps && (t.model.unk >= 0 || t.model.fallback != nil) {
@@ -112,9 +120,7 @@ func (t *Tokenizer) ggml(vocab int) (*GGML, error) {
 	if err := t.ggmlEdges(g); err != nil {
 		return nil, err
 	}
-	if t.chat != nil {
-		g.ChatTemplate = t.chat.source
-	}
+	g.setTemplates(t.chat)
 	return g, nil
 }
 

@@ -47,6 +47,7 @@ func ggmlOf(f *gguf.Reader) (*GGML, error) {
 	}
 	g := NewGGML(model, pre)
 	text("chat_template", &g.ChatTemplate)
+	text("chat_template.tool_use", &g.ToolTemplate)
 	for key, to := range map[string]*int32{"bos": &g.BOS, "eos": &g.EOS, "eot": &g.EOT,
 		"eom": &g.EOM, "unknown": &g.Unknown, "padding": &g.Pad} {
 		id, has, err := f.Int("tokenizer.ggml." + key + "_token_id")

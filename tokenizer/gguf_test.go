@@ -84,6 +84,31 @@ func TestLoadGGUF(t *testing.T) {
 	}
 }
 
+// TestToolTemplateGGUF: llama.cpp renders chats with tools by a template of its own key.
+func TestToolTemplateGGUF(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "t.gguf")
+	want, err := Load(filepath.Join("..", "testdata", "tokenizer", "llama3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, ggufOf(t, want, gguf.Pair{Key: "tokenizer.chat_template.tool_use",
+		Value: "{{ tools | length }} tools<|eot_id|>"}), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chat := Chat{Messages: []Message{{Role: "user", Content: "Hi"}}, Tools: `[{"name": "f"}]`}
+	if text, err := got.Render(chat, true); err != nil || text != "1 tools<|eot_id|>" {
+		t.Errorf("Render = %q, %v", text, err)
+	}
+	if g, err := got.GGML(got.Size()); err != nil || g.ToolTemplate == "" ||
+		g.ChatTemplate != want.ChatTemplate() {
+		t.Errorf("written: %+v, %v", g, err)
+	}
+}
+
 // What a file says wrongly of its tokenizer is named.
 func TestRefusedGGUF(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "t.gguf")

@@ -234,6 +234,19 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestSetsWithinSets: the engine of patterns would read the sets of Oniguruma, which the reference
+// has, as other sets without an error.
+func TestSetsWithinSets(t *testing.T) {
+	for pattern, want := range map[string]string{`[[:punct:]]`: "a set within a set",
+		`[a[bc]]+`: "a set within a set", `[\w&&[^a]]`: "a set within a set", `[\w&&\d]`: "a set within a set",
+		`[\[a&\]]|\[[^\[]`: ""} {
+		_, err := newFinder(pattern)
+		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", pattern, err)
+		}
+	}
+}
+
 // TestExplodingPattern holds that a pattern that would never end is refused; no machine is fast
 // enough to end it, whatever the limit. Tests with patterns of their own do not run beside it.
 func TestExplodingPattern(t *testing.T) {

@@ -22,6 +22,7 @@ const (
 	fileConfig     = "tokenizer_config.json"
 	fileSpecial    = "special_tokens_map.json"
 	fileTemplate   = "chat_template.jinja"
+	fileToolUse    = "additional_chat_templates/tool_use.jinja" // for chats with tools
 	fileGeneration = "generation_config.json"
 	fileModel      = "config.json" // read for its end tokens, not carried by Files
 )
@@ -201,14 +202,19 @@ func parse(files map[string][]byte) (*Tokenizer, error) {
 			t.files[name] = data
 		}
 	}
-	if err := t.parseTokenizer(files[fileTokenizer]); err != nil {
+	more, err := parseDeclared(files)
+	if err != nil {
+		return nil, err
+	}
+	t.named = more.named
+	if err := t.parseTokenizer(files[fileTokenizer], more); err != nil {
 		return nil, fmt.Errorf("%s: %w", fileTokenizer, err)
 	}
 	return t, t.parseConfigs(files)
 }
 
-// parseTokenizer reads tokenizer.json.
-func (t *Tokenizer) parseTokenizer(data []byte) error {
+// parseTokenizer reads tokenizer.json, and adds what it lacks of the declared tokens.
+func (t *Tokenizer) parseTokenizer(data []byte, more declared) error {
 	top, err := object(data)
 	if err != nil {
 		return err
@@ -227,7 +233,7 @@ func (t *Tokenizer) parseTokenizer(data []byte) error {
 	}{
 		{"normalizer", t.setNormalizer},
 		{"pre_tokenizer", t.setPreTokenizer}, // decides whether the model is byte-level
-		{"model", func(*component) error { return t.parseModel(top["model"]) }},
+		{"model", func(*component) error { return t.parseModel(top["model"], more) }},
 		{"post_processor", t.setPostProcessor},
 		{"decoder", t.setDecoder},
 	} {
@@ -237,6 +243,10 @@ func (t *Tokenizer) parseTokenizer(data []byte) error {
 			if c, err = readComponent(top, part.name); err != nil {
 				return err
 			}
+		}
+		if part.name == "pre_tokenizer" && more.tekken && c != nil && len(c.Pretokenizers) > 0 {
+			c.Pretokenizers[0] = component{Type: "Split", Behavior: "Isolated",
+				Pattern: map[string]string{"Regex": patternTekken}}
 		}
 		if err := part.set(c); err != nil {
 			return fmt.Errorf("%q: %w", part.name, err)
@@ -248,7 +258,7 @@ func (t *Tokenizer) parseTokenizer(data []byte) error {
 const wayOut = "use a model with a BPE tokenizer, byte-level (GPT-2, Qwen2, Llama-3) or with byte_fallback (Llama-2, Mistral, Gemma)"
 
 // parseModel reads the vocabulary and the merges.
-func (t *Tokenizer) parseModel(data []byte) error {
+func (t *Tokenizer) parseModel(data []byte, more declared) error {
 	fields, err := object(data)
 	if err != nil {
 		return err
@@ -285,7 +295,7 @@ func (t *Tokenizer) parseModel(data []byte) error {
 		return fmt.Errorf("end_of_word_suffix %q: cannot be read: %s", *m.Suffix, wayOut)
 	}
 	t.model.ignoreMerges = m.Ignore
-	if err := t.parseVocab(fields["vocab"]); err != nil {
+	if err := t.parseVocab(fields["vocab"], more); err != nil {
 		return fmt.Errorf("%q: %w", "vocab", err)
 	}
 	if err := t.setUnknown(m.Unk, m.Fuse, m.Bytes); err != nil {
@@ -303,7 +313,7 @@ func (t *Tokenizer) parseModel(data []byte) error {
 func maxID(entries int) int64 { return 2*int64(entries) + 256 }
 
 // parseVocab parses the map from token to id.
-func (t *Tokenizer) parseVocab(data []byte) error {
+func (t *Tokenizer) parseVocab(data []byte, more declared) error {
 	if data == nil {
 		return fmt.Errorf("is missing: the file is damaged, fetch it again")
 	}
@@ -330,6 +340,11 @@ func (t *Tokenizer) parseVocab(data []byte) error {
 	if err != nil {
 		return err
 	}
+	missing, err := more.missing(t.ids, t.added)
+	if err != nil {
+		return err
+	}
+	t.added = append(t.added, missing...)
 	if limit := maxID(len(t.ids) + len(t.added)); int64(size) > limit+1 {
 		return fmt.Errorf(
 			"highest id %d: over %d, which is twice the number of tokens: the file is damaged",

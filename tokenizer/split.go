@@ -50,6 +50,9 @@ func newSplitter(pattern string) (splitter, error) {
 
 // newFinder returns the finder of a regular expression.
 func newFinder(pattern string) (finder, error) {
+	if setInSet(pattern) {
+		return nil, fmt.Errorf("pattern %q: has a set within a set, or an intersection of sets: cannot be read: write one set, of \\p{...} in place of [:...:]", pattern)
+	}
 	re, err := regexp2.Compile(withNewPoints(pattern), regexp2.None)
 	if err != nil {
 		return nil,
@@ -76,6 +79,23 @@ func newFinder(pattern string) (finder, error) {
 		// The only error is the time limit, which is off.
 		_ = findRegexp(re, s, emit)
 	}, nil
+}
+
+// setInSet reports whether a set of the pattern has another in it ([[:punct:]], [a[bc]]) or &&. The
+// reference's engine reads them so, and ours would read other sets.
+func setInSet(pattern string) bool {
+	inClass := false
+	for i := 0; i < len(pattern); i++ {
+		switch c := pattern[i]; {
+		case c == '\\':
+			i++
+		case inClass && (c == '[' || strings.HasPrefix(pattern[i:], "&&")):
+			return true
+		case c == '[' || c == ']':
+			inClass = c == '['
+		}
+	}
+	return false
 }
 
 // withNewPoints adds the letters and numbers that the engine's tables lack to

@@ -25,9 +25,6 @@ type ChatOptions struct {
 // fileVariables stores ChatOptions.Variables in a model's folder. No other program reads it.
 const fileVariables = "chat_template_variables.json"
 
-// fileToolUse is the template for chats with tools, if a folder has a separate one.
-const fileToolUse = "additional_chat_templates/tool_use.jinja"
-
 // builtinTemplates are templates for models that come without one.
 var builtinTemplates = map[string]string{"chatml": `{%- for m in messages %}
     {{- '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ '<|im_end|>\n' }}

@@ -63,6 +63,14 @@ func TestCheckersShare(t *testing.T) {
 			t.Errorf("z %v, want %v", z, want)
 		}
 	}
+	// what turns' rewards are divided by: never by a rounding error
+	by := spreadWithin([]float64{1, 0.1, 3, 0.1, 0.1, 7}, group)
+	want = []float64{2 * r2, 1, 2 * r2, 1, 1, 1}
+	for s := range want {
+		if math.Abs(by[s]-want[s]) > 1e-12 {
+			t.Errorf("spread %v, want %v", by, want)
+		}
+	}
 }
 
 // With a checker_weight of 1 the reward is the check's z, and the advantages do not

@@ -169,6 +169,13 @@ func (t *Trainer) openSets(s *start) (err error) {
 		_, first := row.Lost(t.enc)
 		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows have characters without a token in the student's vocabulary (the first: row %d, %s): gad data validate counts them", train.Lost, len(t.train.rows), train.FirstLost, first))
 	}
+	if train.Marked > 0 {
+		row, err := t.train.set.Row(train.FirstMarked)
+		if err != nil {
+			return err
+		}
+		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows spell out a control token (the first: row %d, %q), which the student reads and learns as letters: remove it, or write turns (gad data validate lists them)", train.Marked, len(t.train.rows), train.FirstMarked, row.Mark()))
+	}
 	t.noteSoft(s, train)
 	if note != "" {
 		s.notes = append(s.notes, note)

@@ -431,6 +431,38 @@ func TestBrokenEnvironments(t *testing.T) {
 	}
 }
 
+// A step whose last prompt has no sound episode has mini-batches of fewer prompts, also for old
+// log-probabilities that are computed again: they are the sampler's, to the bit.
+func TestLastPromptBreaks(t *testing.T) {
+	be := ready(t)
+	data := episodesOf(t, 12)
+	for _, level := range []string{"episode", "turn"} {
+		var runs [2][]report.Row
+		for i, from := range []string{"rollout", "recompute"} {
+			out := filepath.Join(t.TempDir(), "run")
+			err := play(be, settings(config.Warmup, out, acting(data, "breaks",
+				"trainer.total_steps=6", "trainer.critic_warmup=0",
+				"trainer.warmup_objective=policy", "env.max_faults=0.9",
+				"data.train_batch_size=5", "actor.ratio_level="+level,
+				"actor.old_log_prob="+from)...), config.Warmup)
+			if err != nil {
+				t.Fatalf("%s, %s: %v", level, from, err)
+			}
+			if runs[i], err = report.ReadMetrics(vfs.OS, out); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, row := range runs[0] {
+			for _, name := range []string{"actor/ratio_min", "actor/ppo_kl", "actor/pg_loss"} {
+				if got := runs[1][i].Values[name]; got != row.Values[name] {
+					t.Errorf("%s: step %d: %s %g computed again, %g of the sampler", level, i+1,
+						name, got, row.Values[name])
+				}
+			}
+		}
+	}
+}
+
 // Broken episodes are counted over all draws of a step: a few prompts that replace others may all
 // break, and the next step begins anew.
 func TestFaultsOfAStep(t *testing.T) {
@@ -472,7 +504,8 @@ func TestReplacementsThatBreak(t *testing.T) {
 		acting(data, "breaks", "env.max_faults=0.5", "data.train_batch_size=1", "rollout.n=2",
 			"trainer.total_steps=1", "algorithm.filter_groups.enable=true",
 			"algorithm.filter_groups.min_spread=100",
-			"algorithm.filter_groups.max_num_gen_batches=2", "critic.truncated=include")...), config.Train)[0].Values
+			"algorithm.filter_groups.max_num_gen_batches=2", "critic.truncated=include")...),
+		config.Train)[0].Values
 	if v["env/fault_frac"] != 0.5 || v["episode/turns_mean"] != 2 || v["critic/pairs"] != 2 {
 		t.Errorf("%g of the episodes broken, %g turns, %g pairs", v["env/fault_frac"],
 			v["episode/turns_mean"], v["critic/pairs"])

@@ -281,8 +281,8 @@ func (f *episodes) exchange(mine []episode.Episode) ([][]episode.Episode, error)
 //	w_d d_k/(sigma_d+1e-6) + w_e e_k/(sigma_e+1e-6)
 //
 // with the weights of the terms d and env, the environment's rewards e, and the standard deviations
-// of the episodes' sums within the prompt's group. A standard deviation counts as 1 if the reward
-// has both terms and this term has no z. With critic.level=turn, d_k is the increase of the
+// of the episodes' sums within the prompt's group. A standard deviation counts as 1 if these sums
+// are equal, and if the reward has both terms and this term has no z. With critic.level=turn, d_k is the increase of the
 // discriminator's score at turn k; otherwise the score is d of the last turn, and d of the others
 // is 0, as in an environment that rewards the end alone.
 func (f *episodes) credit(r *round, terms []config.Term, in *algos.AdvantageInput) {
@@ -334,7 +334,8 @@ func (f *episodes) envRewards(r *round) []float64 {
 	})
 }
 
-// spreadWithin returns for each value the unbiased standard deviation of its group.
+// spreadWithin returns for each value the unbiased standard deviation of its group; 1 where the
+// group's values are equal.
 func spreadWithin(x []float64, group []int) []float64 {
 	members := map[int][]float64{}
 	for i, g := range group {
@@ -342,7 +343,9 @@ func spreadWithin(x []float64, group []int) []float64 {
 	}
 	out := make([]float64, len(x))
 	for i, g := range group {
-		_, out[i] = report.Moments(members[g])
+		if out[i] = 1; report.Varies(members[g]) {
+			_, out[i] = report.Moments(members[g])
+		}
 	}
 	return out
 }

@@ -86,7 +86,7 @@ func (o *onPolicy) oldLogProbs(m Metrics, r *round, read bool) error {
 		return nil // the answers have the sampler's
 	}
 	roll := r.rollout()
-	if first := t.cfg.FirstRatios(o.kind, len(r.groups)); !checks {
+	if first := t.cfg.FirstRatios(o.kind, roll.Prompts()); !checks {
 		for len(roll) > 0 && roll[0].Group < first {
 			roll[0].Old, roll = nil, roll[1:]
 		}

@@ -452,7 +452,7 @@ func TestRewardsByToken(t *testing.T) {
 	}
 	for want, wrong := range map[string]string{
 		"use reinforce_plus_plus": "algorithm.adv_estimator=grpo", "use critic.head=likelihood": "critic.head=value",
-		"use score": "algorithm.truncated_reward=group_min", "leave it out": "algorithm.use_kl_in_reward=true"} {
+		"use score": "algorithm.truncated_reward=group_min", "use 1": "algorithm.adv_power=1.5", "leave it out": "algorithm.use_kl_in_reward=true"} {
 		c := settings(config.Warmup, filepath.Join(t.TempDir(), "run"),
 			append(strings.Fields(byToken), wrong)...)
 		if err := c.Validate(config.Warmup); err == nil || !strings.Contains(err.Error(), want) {

@@ -573,6 +573,31 @@ func TestRunOnAFullDisk(t *testing.T) {
 	t.Logf("row 4: full disk in a run: %d disks from empty to full of %d bytes, refused each time with path, bytes needed and free, %d of them after a checkpoint, which loads", refused, need, begun)
 }
 
+// A run whose first checkpoint has no room says so before its first step.
+func TestDiskTooSmallIsToldFirst(t *testing.T) {
+	be := ready(t)
+	for _, room := range []int64{0, 1 << 20} { // 0: as many bytes as there are
+		var console strings.Builder
+		tr, err := Open(settings(config.SFT, filepath.Join(t.TempDir(), "run"),
+			"trainer.total_steps=1"), config.SFT,
+			Options{FS: &tightFS{vfs.OS, room}, Backend: be, Console: &console})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = tr.Run(context.Background())
+		if errors.Is(err, checkpoint.ErrSpace) != (room > 0) {
+			t.Errorf("%d bytes: %v", room, err)
+		}
+		want := fmt.Sprintf("%d bytes needed, %d free: free some space, or choose another disk: the next checkpoint would fail, and the steps before it would be lost",
+			tr.checkpointBytes(), room)
+		tr.Close()
+		before, _, _ := strings.Cut(console.String(), "step 1/1")
+		if strings.Contains(before, want) != (room > 0) {
+			t.Errorf("%d bytes: console:\n%s", room, &console)
+		}
+	}
+}
+
 // tightFS is a disk with so many bytes left, or as many as there are.
 type tightFS struct {
 	vfs.FS

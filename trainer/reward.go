@@ -236,11 +236,11 @@ func zWithin(xS []float64, group []int) []float64 {
 	for _, at := range members {
 		xs := model.Pick(xS, at)
 		mean, std := report.Moments(xs)
-		flat := !slices.ContainsFunc(xs, func(x float64) bool { return x != xs[0] })
+		if !report.Varies(xs) {
+			continue
+		}
 		for _, s := range at {
-			if !flat {
-				z[s] = (xS[s] - mean) / (std + 1e-6)
-			}
+			z[s] = (xS[s] - mean) / (std + 1e-6)
 		}
 	}
 	return z

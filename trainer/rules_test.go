@@ -246,6 +246,36 @@ func TestSeveralTrainFiles(t *testing.T) {
 	}
 }
 
+// Rows that spell out a control token are told when a run begins, and when a later run reads the
+// rows that the first has kept.
+func TestSpelledControlTokens(t *testing.T) {
+	be := ready(t)
+	least := cacheMin
+	cacheMin = 1
+	defer func() { cacheMin = least }()
+	rows := filepath.Join(t.TempDir(), "rows.jsonl")
+	const row = `{"content":[{"role":"user","content":"1 %s?"}],"teacher_response":"It is 3.%s"}` + "\n"
+	if err := os.WriteFile(rows, fmt.Appendf(nil, row+row+row, "a", "", "b", "<|im_end|>",
+		"[INST]", ""), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cache := t.TempDir()
+	const want = `2 of 3 rows spell out a control token (the first: row 1, "<|im_end|>"), which the student reads and learns as letters: remove it, or write turns (gad data validate lists them)`
+	for _, said := range []string{"are kept for", "are read from"} {
+		var console strings.Builder
+		tr, err := Open(settings(config.SFT, filepath.Join(t.TempDir(), "run"),
+			"data.train_files="+rows, "data.train_batch_size=1", "data.cache_dir="+cache),
+			config.SFT, Options{FS: vfs.OS, Backend: be, Console: &console})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr.Close()
+		if got := console.String(); strings.Count(got, want) != 1 || !strings.Contains(got, said) {
+			t.Errorf("%s: console:\n%s", said, got)
+		}
+	}
+}
+
 // Rows with characters that the student's vocabulary lacks are told when a run begins, and
 // when a later run reads the rows that the first has kept.
 func TestLostCharacters(t *testing.T) {

@@ -33,6 +33,12 @@ func (t *Trainer) Run(ctx context.Context) error {
 		}
 		return t.rec.Sync()
 	}
+	if t.first() {
+		err := checkpoint.CheckSpace(t.fs, t.cfg.Trainer.Output, t.checkpointBytes())
+		if errors.Is(err, checkpoint.ErrSpace) {
+			t.log.Warn(fmt.Sprintf("%v: the next checkpoint would fail, and the steps before it would be lost", err))
+		}
+	}
 	t.ctx = ctx
 	defer func() {
 		if r := recover(); r != nil {

@@ -209,8 +209,18 @@ func TestOPDWithAnotherTokenizer(t *testing.T) {
 	}
 	teacher, student := sft(blank, "teacher", "60"), sft(fixed.blank, "student", "20")
 	common := []string{"teacher.path=" + teacher, "model.path=" + student}
-	tr := opened(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "run"), common...),
-		config.OPD)
+	var console strings.Builder
+	tr, err := Open(settings(config.OPD, filepath.Join(t.TempDir(), "run"), common...), config.OPD,
+		Options{FS: vfs.OS, Backend: be, Console: &console})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tr.Close() })
+	const said = " has another tokenizer than the student: the student's tokens get the scores of the teacher's"
+	if got := console.String(); !strings.Contains(got, "teacher.path "+teacher+said) ||
+		strings.Contains(got, "give a teacher.path") {
+		t.Errorf("console:\n%s", got)
+	}
 	c := teacherOf(tr)
 	r := sampledRound(t, tr, &tr.stage.(*opd).onPolicy, 4)
 	read, err := tr.stage.(*opd).teachers.readings(r)

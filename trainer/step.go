@@ -153,7 +153,8 @@ func (g *game) advantages(m Metrics, r *round) (err error) {
 	advAT, err := algos.Advantages(
 		algos.AdvantageConfig{Name: c.AdvEstimator, Gamma: c.Gamma, ZScoreFloor: c.ZScoreFloor,
 			ClipAbs: c.AdvClip, MeanOnly: !c.NormByStd, Power: c.AdvPower,
-			GroupStats: c.GroupStats, StepWeight: c.GiGPO.StepAdvantageW}, in)
+			GroupStats: c.GroupStats, StepWeight: c.GiGPO.StepAdvantageW,
+			N: g.t.cfg.Rollout.N}, in)
 	if errors.Is(err, algos.ErrNotFinite) {
 		return nil
 	}
@@ -161,11 +162,14 @@ func (g *game) advantages(m Metrics, r *round) (err error) {
 		return err
 	}
 	advA := make([]float64, len(advAT))
+	m["adv/max"] = 0
 	for a, row := range advAT {
 		advA[a] = row[0]
+		for _, x := range row[:lenA[a]] {
+			m["adv/max"] = max(m["adv/max"], x, -x)
+		}
 	}
 	m["adv/mean"], m["adv/std"] = report.Moments(advA)
-	m["adv/max"] = max(slices.Max(advA), -slices.Min(advA))
 	r.setAdvantages(advAT)
 	return nil
 }

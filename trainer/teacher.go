@@ -105,7 +105,7 @@ func (c *teacher) findFolder(s *start, byTokens bool) error {
 		return fmt.Errorf("%s: %w", c.Key, err)
 	}
 	if mismatch != nil {
-		s.lateNotes = append(s.lateNotes, fmt.Sprintf("%v: the student's tokens get the scores of the teacher's by the bytes that both share", mismatch))
+		s.lateNotes = append(s.lateNotes, fmt.Sprintf("%s %s has another tokenizer than the student: the student's tokens get the scores of the teacher's by the bytes that both share", c.Key, dir))
 	}
 	shape, err := model.ReadConfig(dir)
 	if err != nil {

@@ -237,6 +237,9 @@ func (e *evaluation) run() (err error) {
 	if e.o.DryRun {
 		return nil
 	}
+	if err := e.tryChecker(); err != nil {
+		return e.stopError(err)
+	}
 	if e.judging != nil { // a judge that does not answer fails before the students answer
 		if err := e.judging.begin(); err != nil {
 			return err
@@ -453,6 +456,24 @@ func (e *evaluation) plan() error {
 	if len(e.students) > 1 {
 		fmt.Fprintf(e.s.Err, "%d models: about %s\n", len(e.students),
 			time.Duration(total*float64(time.Second)).Round(time.Second))
+	}
+	return nil
+}
+
+// tryChecker has the checker score one answer: a program that cannot be run must fail before the
+// students answer.
+func (e *evaluation) tryChecker() error {
+	if e.o.Checker == "" {
+		return nil
+	}
+	_, done := e.s.Console.Busy("trying the checker", 0)
+	err := quality.TryChecker(e.ctx, e.set, e.rows, e.o.Checker, e.o.CheckerTimeout)
+	done()
+	if e.ctx.Err() != nil {
+		return fault.ErrInterrupted
+	}
+	if err != nil {
+		return fault.As(fault.ErrRunning, err)
 	}
 	return nil
 }

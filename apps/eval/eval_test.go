@@ -374,12 +374,12 @@ func TestEvalChecker(t *testing.T) {
 		t.Errorf("prints\n%s", text)
 	}
 	for command, want := range map[string]string{
-		"exit 2":                     `gad: checker: "exit 2": row 0 has no score: printed 0 of 10: ended with exit status 2: must end with exit status 0`,
+		"exit 2":                     `gad: tried on the teacher's answer to row 0: checker: "exit 2": row 0 has no score: printed 0 of 1: ended with exit status 2: must end with exit status 0`,
 		"head -n 9 | sed 's/.*/1/'":  `gad: checker: "head -n 9 | sed 's/.*/1/'": row 9 has no score: printed 9 of 10: print one line per row, in order`,
 		"sleep 60 --checker-timeout": "",
 	} {
 		if want == "" {
-			command, want = "sleep 60", `gad: checker: "sleep 60": row 0 has no score: printed 0 of 10: not finished after 1s, so it was stopped: make it faster, or raise the time limit (trainer.checker_timeout, --checker-timeout)`
+			command, want = "sleep 60", `gad: tried on the teacher's answer to row 0: checker: "sleep 60": row 0 has no score: printed 0 of 1: not finished after 1s, so it was stopped: make it faster, or raise the time limit (trainer.checker_timeout, --checker-timeout)`
 		}
 		o.CheckerTimeout, o.Checker = time.Second, command
 		out, said, err := sessiontest.Run(func(s *session.Session) error { return Run(s, o) })

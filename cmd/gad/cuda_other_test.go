@@ -14,7 +14,7 @@ func TestNoCUDA(t *testing.T) {
 	run := filepath.Join(t.TempDir(), "run")
 	flags := []string{"--model", f.path("student"), "--data", f.path("train.arrow"), "--output",
 		run, "--device", "cuda"}
-	const missing = "cuda: CUDA is not available: this gad is built without it: build it with `go build -tags nvidia ./cmd/gad` (README, section GPU), or compute on the CPU"
+	const missing = "cuda: CUDA is not available: this gad is built without it: build it with `go build -tags nvidia ./cmd/gad` (doc/cuda.md), or compute on the CPU"
 	code, out, said := gad(stage("sft", flags...)...)
 	if code != exitUsage || out != "" || said != "gad: "+missing+"\n" {
 		t.Errorf("exit status %d, prints %q, says %q", code, out, said)

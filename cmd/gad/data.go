@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -190,6 +191,10 @@ func (p *program) dataCommand() *cli.Command {
 				Action: func(c *cli.Context) error {
 					if err := need(c, "data", "first", "second"); err != nil {
 						return err
+					}
+					first := filepath.Clean(c.String("first"))
+					if first == filepath.Clean(c.String("second")) {
+						return usage("data split: --first and --second are both %s: give each part a file of its own", first)
 					}
 					set, err := open(c)
 					if err != nil {

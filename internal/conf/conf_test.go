@@ -18,7 +18,7 @@ import (
 
 type optim struct {
 	LR    float64 `yaml:"lr" doc:"learning rate" min:"0" max:"1"`
-	Steps int     `yaml:"steps" doc:"warm-up steps" min:"0"`
+	Steps int     `yaml:"steps" doc:"warm-up steps; 0: none" min:"0"`
 }
 
 type shared struct {
@@ -255,7 +255,7 @@ func TestFileProblems(t *testing.T) {
 		{"actor: {optim: {lr: 1e999}}\n", `settings: run.yaml:1:21: setting "actor.optim.lr": "1e999": expected a finite number`},
 		{"actor: {optim: {lr: '1'}}\n", `settings: run.yaml:1:21: setting "actor.optim.lr": "1": expected a number: write it without quotes`},
 		{"actor: {optim: {lr: 2}}\n", `settings: run.yaml:1:21: setting "actor.optim.lr": "2": above the maximum 1`},
-		{"actor: {optim: {steps: -1}}\n", `settings: run.yaml:1:24: setting "actor.optim.steps": "-1": below the minimum 0`},
+		{"actor: {optim: {steps: -1}}\n", `settings: run.yaml:1:24: setting "actor.optim.steps": "-1": below the minimum 0 (0: none)`},
 		{"actor: {use_kl_loss: yes}\n", `settings: run.yaml:1:22: setting "actor.use_kl_loss": "yes": expected true or false`},
 		{"actor: {loss_mode: gsop}\n", `settings: run.yaml:1:20: setting "actor.loss_mode": "gsop": did you mean "gspo"? (one of: vanilla, gspo, cispo)`},
 		{"actor: {loss_mode: x}\n", `settings: run.yaml:1:20: setting "actor.loss_mode": "x": expected one of: vanilla, gspo, cispo`},
@@ -328,7 +328,7 @@ func TestFlags(t *testing.T) {
 		[]Flag{{"actor.optim.lr", "x", "--lr"}, {"actor.optim.steps", "-1", "steps"},
 			{"critic.levels", "q", "-l"}, {"critic.levels", "[", "-l"}, {"nope", "1", "--nope"}})
 	want := `settings: flag --lr: setting "actor.optim.lr": "x": expected a number, such as 0.2 or 1e-6
-settings: flag --steps: setting "actor.optim.steps": "-1": below the minimum 0
+settings: flag --steps: setting "actor.optim.steps": "-1": below the minimum 0 (0: none)
 settings: flag -l: setting "critic.levels": "q": expected a number, such as 0.2 or 1e-6
 settings: flag -l: setting "critic.levels": expected a list of numbers, such as [0.5, 1]: line 1: did not find expected node content
 settings: flag --nope: setting "nope": unknown: known here: name, actor, critic, trainer`

@@ -266,6 +266,18 @@ func (l *leaf) violations(field reflect.Value) iter.Seq2[reflect.Value, string] 
 	}
 }
 
+// atZero returns what 0 means, by the doc tag, if 0 is the minimum: other programs say it by -1.
+func (l *leaf) atZero() string {
+	_, means, ok := strings.Cut(l.Doc, "; 0: ")
+	if !ok || l.Min != "0" {
+		return ""
+	}
+	for _, end := range []string{";", ". ", " ("} {
+		means, _, _ = strings.Cut(means, end)
+	}
+	return " (0: " + means + ")"
+}
+
 // rule returns which of min, max and choices the value v (one element, for a list) breaks; "" for
 // none.
 func (l *leaf) rule(v reflect.Value) string {
@@ -282,7 +294,7 @@ func (l *leaf) rule(v reflect.Value) string {
 			x = v.Float()
 		}
 		if lo, err := strconv.ParseFloat(l.Min, 64); err == nil && x < lo {
-			return "below the minimum " + l.Min
+			return "below the minimum " + l.Min + l.atZero()
 		}
 		if hi, err := strconv.ParseFloat(l.Max, 64); err == nil && x > hi {
 			return "above the maximum " + l.Max

@@ -478,14 +478,16 @@ type choice struct {
 		Refusal   *string
 		Thinking  json.RawMessage `json:"reasoning_content"` // DeepSeek's name, and vLLM's of before
 		Reasoning json.RawMessage // vLLM's and OpenRouter's
+		Details   json.RawMessage `json:"reasoning_details"` // MiniMax's
 		ToolCalls json.RawMessage `json:"tool_calls"`
 	}
 	FinishReason *string `json:"finish_reason"`
 	Logprobs     json.RawMessage
+	Error        json.RawMessage
 }
 
-// read converts a choice. A choice that a router marks as failed ("finish_reason": "error") is an
-// error.
+// read converts a choice. A choice that a router marks as failed ("finish_reason": "error", or an
+// error beside the message) is an error.
 func (ch choice) read() (out Choice, err error) {
 	if ch.FinishReason != nil {
 		out.FinishReason = *ch.FinishReason
@@ -493,6 +495,9 @@ func (ch choice) read() (out Choice, err error) {
 	if ch.Message == nil || ch.Message.Content == nil && ch.Message.Refusal == nil &&
 		ch.FinishReason == nil {
 		return out, errors.New("has no message")
+	}
+	if len(ch.Error) > 0 && ch.Error[0] != 'n' {
+		return out, errors.New("has failed: it has an error beside its message")
 	}
 	if out.FinishReason == "error" {
 		return out, errors.New(`has failed: its finish_reason is "error"`)
@@ -503,6 +508,13 @@ func (ch choice) read() (out Choice, err error) {
 	for _, raw := range []json.RawMessage{ch.Message.Thinking, ch.Message.Reasoning} {
 		if out.Thinking == "" && raw != nil {
 			_ = json.Unmarshal(raw, &out.Thinking) // of another type it is no text
+		}
+	}
+	if out.Thinking == "" {
+		var parts []struct{ Text, Summary string }
+		_ = json.Unmarshal(ch.Message.Details, &parts) // of another type they are no text
+		for _, part := range parts {
+			out.Thinking += part.Text + part.Summary
 		}
 	}
 	if calls := ch.Message.ToolCalls; len(calls) > 0 && calls[0] == '[' &&

@@ -375,6 +375,7 @@ func TestUnreadAnswers(t *testing.T) {
 		`{"choices":[{"index":0,"message":{"content":"a"}},{"index":0,"message":{"content":"b"}}]}`: 3,
 		`{"choices":[{"message":{"content":"a`:                                                      6,
 		`{"choices":[{"message":{"content":"a"},"finish_reason":"error"}]}`:                         6,
+		`{"choices":[{"message":{"content":"a"},"finish_reason":"stop","error":{"code":502}}]}`:     6,
 	} {
 		s := &endpointtest.Server{
 			Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {

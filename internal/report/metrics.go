@@ -26,7 +26,7 @@ var table = []Metric{
 		"%.2f"},
 	{"train/prompts", "prompts", "number of prompts in the step, after dynamic sampling", "%.0f"},
 
-	{"critic/d_loss", "nats", "discriminator loss, mean softplus(D(student) - D(teacher)) over the pairs of this step's update; guessing is ln 2 = 0.693; pairs of equal texts count as ln 2", "%.3g"},
+	{"critic/d_loss", "nats", "discriminator loss, mean softplus(D(student) - D(teacher)) over the pairs of this step's update, with critic.score_l2 its penalty too; guessing is ln 2 = 0.693; pairs of equal texts count as ln 2; with critic.loss=bce it is softplus(-D(teacher)) + softplus(D(student)), and guessing 2 ln 2", "%.3g"},
 	{"critic/d_acc", "share", "share of the pairs of this step's update with D(teacher) > D(student), strictly; a pair of equal texts counts as wrong, so guessing is 0.5 only if critic/tie_frac is 0", "%.2f"},
 	{"critic/d_acc_fresh", "share", "share of the pairs of this step's new samples with D(teacher) > D(student), before the discriminator learns from them; the fair figure; a pair of equal texts counts as wrong", "%.2f"},
 	{"critic/d_acc_distinct", "share",
@@ -73,9 +73,9 @@ var table = []Metric{
 	{"reward/kl_mean", "nats", "mean KL estimate per token in the reward, before the coefficient",
 		"%.2g"},
 
-	{"adv/mean", "", "mean advantage over the responses", "%.3g"},
-	{"adv/std", "", "standard deviation of the advantages over the responses; if it is near 0 nothing is learned", "%.3g"},
-	{"adv/max", "", "largest absolute advantage", "%.3g"},
+	{"adv/mean", "", "mean advantage over the responses, of each its first token's", "%.3g"},
+	{"adv/std", "", "standard deviation of these advantages; if it is near 0 nothing is learned", "%.3g"},
+	{"adv/max", "", "largest absolute advantage of a token", "%.3g"},
 	{"adv/teacher_share", "share", "with algorithm.teacher_weight w: the teacher's part of the tokens' advantages, by the mean absolute values of w * (its log-probability minus the student's) and of the advantage of the reward. The other adv/ metrics are of the latter alone", "%.2f"},
 	{"adv/zero_var_groups_frac", "share",
 		"share of prompts whose responses all have the same reward", "%.2f"},

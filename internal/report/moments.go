@@ -1,6 +1,9 @@
 package report
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Moments returns the mean and the standard deviation (n - 1) of xs; 0 for too few values.
 //
@@ -13,4 +16,10 @@ func Moments(xs []float64) (mean, sd float64) {
 		sd += (x - mean) * (x - mean)
 	}
 	return mean, math.Sqrt(sd / max(float64(len(xs)-1), 1))
+}
+
+// Varies reports whether xs has two different values. The standard deviation of equal ones can be a
+// rounding error instead of 0.
+func Varies(xs []float64) bool {
+	return slices.ContainsFunc(xs, func(x float64) bool { return x != xs[0] })
 }

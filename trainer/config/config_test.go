@@ -111,6 +111,9 @@ func TestWarnings(t *testing.T) {
 		{Train, "rollout.n=4", ""},
 		{SFT, "rollout.n=2", ""},
 		{SFT, "actor.optim.lr=0", "actor.optim.lr is 0: the student will not change"},
+		{OPD, "model.path=m teacher.path=m/", "teacher.path m/ is the student itself, and reads what it reads: there is nothing to learn: give another model, or teacher.prompt_key or coach.command, which the teacher alone reads"},
+		{OPD, "model.path=m teacher.path=m teacher.system=s", ""},
+		{OPD, "model.path=m teacher.path=n", ""},
 		{SFT, "critic.optim.lr=0", ""},
 		{Train, "critic.optim.lr=0", "critic.optim.lr is 0: the discriminator will not change"},
 		{SFT, "actor.optim.min_lr_ratio=0.1", "actor.optim.min_lr_ratio 0.1 has no effect: actor.optim.lr_scheduler is constant: set it to cosine or linear"},
@@ -199,6 +202,15 @@ func TestVerlsNames(t *testing.T) {
 		"reward_model.enable":                       verls["reward_model"],
 		"algorithm.lam":                             verls["algorithm.lam"],
 		"algorithm.gigpo.mode":                      verls["algorithm.gigpo.mode"],
+		"rollout.gpu_memory_utilization":            verls["actor_rollout_ref.rollout.gpu_memory_utilization"],
+		"actor.clip_ratio":                          "write actor.clip_ratio_low and actor.clip_ratio_high",
+		"model.lora_rank":                           "write actor.lora.rank",
+		"num_generations":                           "write rollout.n",
+		"data.max_completion_length":                "write data.max_response_length",
+		"critic.optim.learning_rate":                "write critic.optim.lr",
+		"critic.learning_rate":                      "",
+		"beta":                                      "", // dpo and opd have one too
+		"epochs":                                    "write trainer.total_epochs",
 		"actor.optim.lrr":                           "",
 		"critic.optim":                              "",
 	} {
@@ -359,6 +371,9 @@ func TestSilentSettings(t *testing.T) {
 		{SFT, "actor.optim.eps=3", "actor.optim.eps is 3: must be above 0 and below 1"},
 		{Train, "critic.replay.share=0.9", "critic.replay.share 0.9 has no effect: "},
 		{Warmup, "critic.level=turn", "critic.level turn has no effect: "},
+		{Train, "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive " +
+			"algorithm.kl_ctrl.horizon=64 data.train_batch_size=40 rollout.n=8",
+			"a step's 320 answers could turn the coefficient negative: must be above 64"},
 		{Train, "rollout.n=1 rollout.tree.trees=2 rollout.tree.segment=9999",
 			"rollout.tree.segment 9999 is not below data.max_response_length"},
 	} {

@@ -110,6 +110,9 @@ func (c *Config) Validate(stage Stage) error {
 	if k := c.Algorithm.KLCtrl; k.Type == "adaptive" && !(k.TargetKL > 0) {
 		bad("algorithm.kl_ctrl.target_kl is %g: an adaptive coefficient needs a target above 0",
 			k.TargetKL)
+	} else if n := c.Data.TrainBatchSize * c.Answers(stage); k.Type == "adaptive" &&
+		k.Horizon <= 0.2*float64(n) {
+		bad("algorithm.kl_ctrl.horizon %g: a step's %d answers could turn the coefficient negative: must be above %g", k.Horizon, n, 0.2*float64(n))
 	}
 	if f := c.Algorithm.FilterGroups; f.Enable && f.MaxGenBatches < 2 {
 		bad("algorithm.filter_groups.max_num_gen_batches is %d: must be at least 2, or no group can be replaced", f.MaxGenBatches)
@@ -384,6 +387,7 @@ func (c *Config) validateTokens(stage Stage) (errs []error) {
 		what  string
 	}{
 		{c.Algorithm.AdvEstimator != "reinforce_plus_plus", "algorithm.adv_estimator " + c.Algorithm.AdvEstimator + ", which takes an answer by its whole reward: use reinforce_plus_plus (algorithm.gamma is the weight of later tokens)"},
+		{c.Algorithm.AdvPower != 1, fmt.Sprintf("algorithm.adv_power %g, which needs one reward per answer: use 1", c.Algorithm.AdvPower)},
 		{c.Algorithm.UseKLInReward, "algorithm.use_kl_in_reward: its terms are a KL already: leave it out"},
 		{c.Algorithm.TruncReward != "score", "algorithm.truncated_reward " + c.Algorithm.TruncReward + ", which is a reward of whole answers: use score"},
 		{c.Env.Command != "", "env.command: leave one of them out"},

@@ -16,6 +16,7 @@ var verls = map[string]string{
 	"actor_rollout_ref.actor": "verl's group: its settings are actor.* here",
 	"actor_rollout_ref.ref":   "verl's group: the reference has no settings here: it is the student as it began",
 
+	"actor_rollout_ref.actor.clip_ratio":                   "write actor.clip_ratio_low and actor.clip_ratio_high",
 	"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "write actor.max_token_len, which counts tokens and not sequences",
 	"actor_rollout_ref.actor.ppo_micro_batch_size":         "write actor.max_token_len, which counts tokens and not sequences",
 	"actor_rollout_ref.actor.fsdp_config.param_offload":    "weights always stay on the device: leave it out",
@@ -34,8 +35,10 @@ var verls = map[string]string{
 	"reward_model":                                         "verl's group: the reward is the discriminator's score here: see critic.* and trainer.checker",
 	"reward_model.model.path":                              "write model.reward_path (flag --reward-model)",
 	"custom_reward_function":                               "verl's group: give a program that scores answers as trainer.checker, and its share as algorithm.checker_weight",
+	"data.shuffle":                                         "rows are always shuffled, by trainer.seed: leave it out",
 	"data.reward_fn_key":                                   "the reward is the discriminator's score: leave it out",
 	"data.filter_overlong_prompts":                         "write data.overlong_prompts=filter",
+	"gradient_accumulation_steps":                          "a step is split by actor.max_token_len: leave it out",
 	"trainer.n_gpus_per_node":                              "start so many ranks (doc/ranks.md): leave it out",
 	"trainer.nnodes":                                       "start ranks on the machines (doc/ranks.md): leave it out",
 	"trainer.logger":                                       "metrics.jsonl and TensorBoard files are always written: leave it out",
@@ -58,8 +61,8 @@ func (c *Config) Retired(key string) (off string, ok bool) {
 	return r.off, ok
 }
 
-// Hint returns what to write instead of a setting of verl's or of a removed setting; "" if key is
-// neither.
+// Hint returns what to write instead of another trainer's setting, verl's also without their first
+// group, or of a removed setting; "" if key is neither.
 func (c *Config) Hint(key string) string {
 	if r, ok := retired[key]; ok {
 		return r.why
@@ -68,6 +71,19 @@ func (c *Config) Hint(key string) string {
 		return to
 	}
 	if name, ok := Alias(key); ok && strings.Contains(key, ".") { // verl's are whole names
+		return "write " + name
+	}
+	if to, ok := verls["actor_rollout_ref."+key]; ok {
+		return to
+	}
+	if name, ok := Alias("actor_rollout_ref." + key); ok {
+		return "write " + name
+	}
+	all := conf.Describe(c)
+	known := func(name string) bool {
+		return slices.ContainsFunc(all, func(s conf.Setting) bool { return s.Key == name })
+	}
+	if name := aliasIn(key, all); name != "" {
 		return "write " + name
 	}
 	for _, group := range []string{"critic.model", "reward_model", "custom_reward_function",
@@ -80,13 +96,34 @@ func (c *Config) Hint(key string) string {
 	if !ok {
 		return ""
 	}
-	all := conf.Describe(c)
 	last := rest[strings.LastIndexByte(rest, '.')+1:]
 	for _, name := range []string{rest, "actor." + last, "rollout." + last} {
-		if slices.ContainsFunc(all, func(s conf.Setting) bool { return s.Key == name }) {
+		if known(name) {
 			return "write " + name
 		}
 	}
 	return fmt.Sprintf(
 		"verl's %q has no counterpart here: leave it out; gad help settings lists all", last)
+}
+
+// aliasIn returns the setting for which other trainers have the last name of key: the one in key's
+// own group, or else one in the same outer group; "" where a setting has that name itself.
+func aliasIn(key string, all []conf.Setting) string {
+	group, last := "", key
+	if i := strings.LastIndexByte(key, '.'); i >= 0 {
+		group, last = key[:i+1], key[i+1:]
+	}
+	name, ok := Alias(last)
+	own := group + name[strings.LastIndexByte(name, '.')+1:]
+	for _, s := range all {
+		if s.Key == own {
+			return own
+		}
+		ok = ok && !strings.HasSuffix(s.Key, "."+last)
+	}
+	outer, _, _ := strings.Cut(group, ".")
+	if !ok || !strings.HasPrefix(name, outer) {
+		return ""
+	}
+	return name
 }

@@ -77,6 +77,12 @@ func (c *Config) idleWarnings(stage Stage) (warnings []string) {
 				fmt.Sprintf("%s %v has no effect: %s", f.key, f.value, why))
 		}
 	}
+	if t := c.Teacher; stage == OPD && t.Path != "" && t.URL == "" && t.By == "" &&
+		filepath.Clean(t.Path) == filepath.Clean(c.Model.Path) &&
+		c.Model.Adapter+c.Data.Template+c.Data.ChatTemplate+t.Template+t.System+t.PromptKey+
+			c.Coach.Command == "" {
+		warnings = append(warnings, fmt.Sprintf("teacher.path %s is the student itself, and reads what it reads: there is nothing to learn: give another model, or teacher.prompt_key or coach.command, which the teacher alone reads", t.Path))
+	}
 	if tree := c.Tree(stage); tree.Branches() && !c.Acts(stage) && !c.Chunks(stage).On() &&
 		tree.Segment >= c.Data.MaxResponse {
 		warnings = append(warnings, fmt.Sprintf("rollout.tree.segment %d is not below data.max_response_length %d: answers branch at their prompt alone: lower it", tree.Segment, c.Data.MaxResponse))

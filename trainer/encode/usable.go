@@ -21,6 +21,9 @@ type Usable struct {
 	Lost      int // rows with characters that the tokenizer has no token for
 	FirstLost int // the first of them
 
+	Marked      int // rows whose texts spell out a control token
+	FirstMarked int // the first of them
+
 	Unfinished        int // rows whose teacher's answer is within the limit and unfinished
 	droppedUnfinished int // dropped rows of that kind
 
@@ -70,6 +73,11 @@ func (e Encoder) Usable(set *data.Set, c config.DataConfig, most int, known *Ove
 		if m.Lost {
 			if u.Lost++; u.Lost == 1 {
 				u.FirstLost = i
+			}
+		}
+		if m.Marked {
+			if u.Marked++; u.Marked == 1 {
+				u.FirstMarked = i
 			}
 		}
 		if m.Soft {

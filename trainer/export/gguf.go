@@ -380,6 +380,9 @@ func ggufPairs(c model.Config, g *tokenizer.GGML, name, kind string) ([]gguf.Pai
 	if g.ChatTemplate != "" {
 		add("tokenizer.chat_template", g.ChatTemplate)
 	}
+	if g.ToolTemplate != "" {
+		add("tokenizer.chat_template.tool_use", g.ToolTemplate)
+	}
 	return pairs, nil
 }
 

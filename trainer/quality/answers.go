@@ -14,6 +14,7 @@ package quality
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -279,6 +280,25 @@ func (j *Results) TeacherNLL(m *model.Model, o Options) error {
 		}
 	}
 	j.Eval.TeacherNLL = sum / max(tokens, 1)
+	return nil
+}
+
+// TryChecker asks the checker command about the teacher's answer to the first of the rows at of
+// set, within the deadline.
+func TryChecker(ctx context.Context, set *data.Set, at []int, command string,
+	deadline time.Duration) error {
+	row, err := set.Row(at[0])
+	if err != nil {
+		return err
+	}
+	rows, err := checker.Rows(set, at[:1], []string{row.Teacher}, []bool{false})
+	if err != nil {
+		return err
+	}
+	_, err = checker.New(command, deadline).Try(ctx, rows, checker.Trial{Rows: len(at)})
+	if err != nil {
+		return fmt.Errorf("tried on the teacher's answer to row %d: %w", at[0], err)
+	}
 	return nil
 }
 

@@ -325,6 +325,9 @@ func inOrder(reward, truth []float64) (hit, all float64) {
 // Spearman returns the rank correlation of xs and ys: Pearson's correlation of their ranks, ties by
 // their mean rank; NaN if one of them does not vary.
 func Spearman(xs, ys []float64) float64 {
+	if !report.Varies(xs) || !report.Varies(ys) {
+		return math.NaN()
+	}
 	a, b := meanRanks(xs), meanRanks(ys)
 	ma, sa := report.Moments(a)
 	mb, sb := report.Moments(b)

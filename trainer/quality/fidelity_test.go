@@ -27,8 +27,14 @@ func TestSpearman(t *testing.T) {
 			t.Errorf("%v and %v: %g, want %g", c.xs, c.ys, got, c.want)
 		}
 	}
-	if got := Spearman([]float64{1, 1}, []float64{1, 2}); !math.IsNaN(got) {
-		t.Errorf("a reward that does not vary has a correlation of %g", got)
+	for n := 2; n < 33; n++ {
+		flat, up := make([]float64, n), make([]float64, n)
+		for i := range up {
+			up[i] = float64(i)
+		}
+		if a, b := Spearman(flat, up), Spearman(up, flat); !math.IsNaN(a) || !math.IsNaN(b) {
+			t.Errorf("%d equal rewards, or truths, have a correlation of %g, %g", n, a, b)
+		}
 	}
 }
 

@@ -195,6 +195,9 @@ var flagHints = map[string]map[string]string{
 		"port": "--listen 127.0.0.1:PORT", "host": "--listen ADDRESS:PORT"},
 	"eval": {"max-tokens": "--max-response-length",
 		"max-new-tokens": "--max-response-length"},
+	"resume": {"data": "the setting data.train_files=FILE, where the run's data have moved",
+		"val-data": "the setting data.val_files=FILE, where the run's data have moved",
+		"output":   "the run itself, gad resume RUN"},
 	"export":     {"resume": "--run"},
 	"data split": {"output": "--first and --second, one file each"},
 }

@@ -10,5 +10,5 @@ import (
 
 // Open fails: this program is built without CUDA.
 func Open(Options) (compute.Backend, error) {
-	return nil, fmt.Errorf("cuda: %w: this gad is built without it: build it with `go build -tags nvidia ./cmd/gad` (README, section GPU), or compute on the CPU", ErrUnavailable)
+	return nil, fmt.Errorf("cuda: %w: this gad is built without it: build it with `go build -tags nvidia ./cmd/gad` (doc/cuda.md), or compute on the CPU", ErrUnavailable)
 }
