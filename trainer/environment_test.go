@@ -463,6 +463,55 @@ func TestLastPromptBreaks(t *testing.T) {
 	}
 }
 
+// Broken episodes are counted over all draws of a step: a few prompts that replace others may all
+// break, and the next step begins anew.
+func TestFaultsOfAStep(t *testing.T) {
+	be := ready(t)
+	data := episodesOf(t, 12)
+	for _, trees := range [][]string{{"rollout.n=2"}, branching(2, 0)} {
+		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+			append(acting(data, "breaks", "env.max_faults=0.25"), trees...)...), config.Train)
+		for _, draw := range []struct {
+			step  int
+			rows  []int // odd ones break
+			share float64
+		}{{0, []int{0, 2, 4}, 0}, {0, []int{1}, 0.25}, {0, []int{6}, 0.2}, {0, []int{3}, 1. / 3},
+			{1, []int{8}, 0}, {1, []int{5}, 0.5}} {
+			b, err := tr.enc.Batch(tr.train.set, draw.rows)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tr.step = draw.step
+			m := Metrics{}
+			err = tr.form.sample(m, newRound(b, draw.rows))
+			if draw.share > 0.25 {
+				if err == nil || !errors.Is(err, fault.ErrRunning) {
+					t.Errorf("%v, %+v: %v", trees, draw, err)
+				}
+			} else if err != nil || m["env/fault_frac"] != draw.share {
+				t.Errorf("%v, %+v: a share of %g, %v", trees, draw, m["env/fault_frac"], err)
+			}
+		}
+	}
+}
+
+// Where the environment breaks all episodes of the prompts that replace others, the step has these
+// others.
+func TestReplacementsThatBreak(t *testing.T) {
+	be := ready(t)
+	data := episodesOf(t, 2) // the second breaks
+	v := finished(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+		acting(data, "breaks", "env.max_faults=0.5", "data.train_batch_size=1", "rollout.n=2",
+			"trainer.total_steps=1", "algorithm.filter_groups.enable=true",
+			"algorithm.filter_groups.min_spread=100",
+			"algorithm.filter_groups.max_num_gen_batches=2", "critic.truncated=include")...),
+		config.Train)[0].Values
+	if v["env/fault_frac"] != 0.5 || v["episode/turns_mean"] != 2 || v["critic/pairs"] != 2 {
+		t.Errorf("%g of the episodes broken, %g turns, %g pairs", v["env/fault_frac"],
+			v["episode/turns_mean"], v["critic/pairs"])
+	}
+}
+
 // A validation's figures are of the sound episodes alone: rows whose episodes break change nothing
 // but their count.
 func TestValidationWithBrokenEpisodes(t *testing.T) {

@@ -31,6 +31,32 @@ type episodes struct {
 	single
 	env  *env.Pool // nil before open
 	stop func()    // ends the environment's programs at once
+	all  tally     // of the step's episodes so far, over all draws of prompts and rounds of trees
+}
+
+// tally counts the episodes of a step, and those of them that the environment broke.
+type tally struct {
+	step, played, broken int
+	first                string // the reason of the first broken one
+	warned               int    // broken episodes that a warning has counted
+}
+
+// add adds episodes to the tally.
+func (c *tally) add(played []episode.Episode) {
+	c.played += len(played)
+	for _, e := range played {
+		if e.Fault != "" {
+			c.broken, c.first = c.broken+1, cmp.Or(c.first, e.Fault)
+		}
+	}
+}
+
+// ofStep returns the tally of the present step.
+func (f *episodes) ofStep() *tally {
+	if f.all.step != f.t.step {
+		f.all = tally{step: f.t.step}
+	}
+	return &f.all
 }
 
 // open starts the environment's programs. A command that is not an environment fails here, before
@@ -98,11 +124,11 @@ func (f *episodes) sample(m Metrics, r *round) error {
 	advance, done := t.rec.Progress("rollout", len(tasks)*t.enc.MaxResponse)
 	defer done()
 	played, err := f.playAll(t.context(), f.player(), tasks,
-		func(i int) int { return i / n }, advance)
+		func(i int) int { return i / n }, advance, f.ofStep())
 	if err != nil {
 		return err
 	}
-	if m["env/fault_frac"], err = f.faults(played); err != nil {
+	if m["env/fault_frac"], err = f.faults(f.ofStep()); err != nil {
 		return err
 	}
 	for i := range played {
@@ -123,22 +149,15 @@ func (f *episodes) sample(m Metrics, r *round) error {
 	return nil
 }
 
-// faults returns the share of episodes that the environment has broken, and an error if there are
-// too many.
-func (f *episodes) faults(played []episode.Episode) (share float64, err error) {
-	n, first := 0, ""
-	for _, e := range played {
-		if e.Fault != "" {
-			if n++; n == 1 {
-				first = e.Fault
-			}
-		}
+// faults returns the share of broken episodes, and an error if there are too many. It warns of those
+// that are new.
+func (f *episodes) faults(c *tally) (share float64, err error) {
+	if err = f.faultError(c.broken, c.played, c.first); err == nil && c.broken > c.warned {
+		c.warned = c.broken
+		f.t.log.Warn(fmt.Sprintf("%d of %d episodes are broken and not counted; the first: %s",
+			c.broken, c.played, c.first))
 	}
-	if err = f.faultError(n, len(played), first); err == nil && n > 0 {
-		f.t.log.Warn(fmt.Sprintf("%d of %d episodes are broken and not counted; the first: %s", n,
-			len(played), first))
-	}
-	return float64(n) / float64(len(played)), err
+	return float64(c.broken) / float64(c.played), err
 }
 
 // faultError returns the error that ends the run if n of of episodes are broken, more than
@@ -152,9 +171,10 @@ func (f *episodes) faultError(n, of int, first string) error {
 
 // playAll plays tasks, and returns all episodes on every rank, in the order of the tasks. The tasks
 // of a group are played on one rank. When ctx ends on one rank, the error is model.ErrStopped on
-// all.
+// all. The episodes are added to c, by which env.max_faults is checked.
 func (f *episodes) playAll(ctx context.Context, p *episode.Player, tasks []episode.Task,
-	group func(i int) int, advance func(int)) ([]episode.Episode, error) {
+	group func(i int) int, advance func(int), c *tally) (all []episode.Episode, err error) {
+	defer func() { c.add(all) }()
 	ranks := f.t.ranks.Size()
 	var mine []episode.Task
 	for i, task := range tasks {
@@ -162,7 +182,9 @@ func (f *episodes) playAll(ctx context.Context, p *episode.Player, tasks []episo
 			mine = append(mine, task)
 		}
 	}
-	p.Broken = func(n int, first string) error { return f.faultError(n, len(tasks), first) }
+	p.Broken = func(n int, first string) error {
+		return f.faultError(c.broken+n, c.played+len(tasks), cmp.Or(c.first, first))
+	}
 	played, err := f.playMine(ctx, p, mine, advance)
 	if ranks == 1 || err != nil && !errors.Is(err, model.ErrStopped) {
 		return played, err
@@ -174,7 +196,8 @@ func (f *episodes) playAll(ctx context.Context, p *episode.Player, tasks []episo
 	if err != nil {
 		return nil, err
 	}
-	all, next := make([]episode.Episode, len(tasks)), make([]int, ranks)
+	all = make([]episode.Episode, len(tasks))
+	next := make([]int, ranks)
 	for i := range all {
 		from := group(i) % ranks
 		all[i] = parts[from][next[from]]
@@ -351,11 +374,12 @@ func (f *episodes) validate(m Metrics) error {
 	defer done()
 	p := f.player()
 	p.Sampling = model.Sampling{TopP: 1} // temperature 0
-	played, err := f.playAll(ctx, p, tasks, func(i int) int { return i }, advance)
+	var count tally
+	played, err := f.playAll(ctx, p, tasks, func(i int) int { return i }, advance, &count)
 	if err != nil {
 		return err
 	}
-	if _, err := f.faults(played); err != nil {
+	if _, err := f.faults(&count); err != nil {
 		return err
 	}
 	var rewards []float64
@@ -438,8 +462,11 @@ func (f *episodes) whole(_ *group, a *answer) model.Seq {
 	return f.t.enc.Ending().Turns(a.episode.Script, a.episode.Open)
 }
 
-// describePlayed adds the metrics of a round's episodes to m.
+// describePlayed adds the metrics of a round's episodes to m, unless all of them are broken.
 func (f *episodes) describePlayed(m Metrics, r *round) {
+	if len(r.answers()) == 0 {
+		return
+	}
 	var turns, invalid, context, new, computed float64
 	for _, a := range r.answers() {
 		e := a.episode
@@ -523,10 +550,9 @@ func (f *episodes) grower(g *grove) grower {
 
 // branchedEpisodes samples the episodes of trees.
 type branchedEpisodes struct {
-	f      *episodes
-	g      *grove
-	kept   *episode.Kept // this rank's environments, held open while the trees grow
-	played []episode.Episode
+	f    *episodes
+	g    *grove
+	kept *episode.Kept // this rank's environments, held open while the trees grow
 }
 
 // grow samples episodes, the episodes of a tree on one rank. A branch forks its parent's
@@ -552,11 +578,10 @@ func (b *branchedEpisodes) grow(list []offshoot, number []int) error {
 	player := f.player()
 	player.Kept = b.kept
 	tree := func(i int) int { return list[i].prompt*g.f.c.Trees + list[i].Tree }
-	played, err := f.playAll(t.context(), player, tasks, tree, advance)
+	played, err := f.playAll(t.context(), player, tasks, tree, advance, f.ofStep())
 	if err != nil {
 		return err
 	}
-	b.played = append(b.played, played...)
 	for i, x := range list {
 		if e := &played[i]; e.Fault == "" {
 			g.add(x, &leaf{own: e.Trained(), sample: number[i],
@@ -568,7 +593,7 @@ func (b *branchedEpisodes) grow(list []offshoot, number []int) error {
 
 // end adds the metrics of all sampled episodes to m.
 func (b *branchedEpisodes) end(m Metrics, r *round) (err error) {
-	if m["env/fault_frac"], err = b.f.faults(b.played); err != nil {
+	if m["env/fault_frac"], err = b.f.faults(b.f.ofStep()); err != nil {
 		return err
 	}
 	var turns, shared, again float64

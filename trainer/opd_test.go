@@ -203,7 +203,7 @@ func TestOPDTeacherReads(t *testing.T) {
 }
 
 // An end that the teacher does not write has the mean advantage of the other tokens: without one it
-// would be preferred.
+// would be preferred. It is in no figure.
 func TestOPDEndings(t *testing.T) {
 	be := ready(t)
 	own := finished(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "own"),
@@ -218,19 +218,91 @@ func TestOPDEndings(t *testing.T) {
 	end := tr.tok.EndOfTurn()
 	g := &group{}
 	for i, answer := range [][]int32{{5, 6, end}, {5, 6, 7}, {5, 6, 7, 8}} {
-		g.answers = append(g.answers, newAnswer(i == 1, &actor.Sequence{
-			Seq: model.Answer(append([]int32{1, 2}, answer...), 2)}))
+		seq := model.Answer(append([]int32{1, 2}, answer...), 2)
+		g.answers = append(g.answers, newAnswer(i == 1, &actor.Sequence{Seq: seq,
+			Old: make([]float32, len(answer))}))
 	}
-	adv := [][]float64{{-1, -3, -1}, {-1, -1, -2}, {-1, -1, -1, 5}}
-	read := slices.Repeat([]reading{{by: teacherOf(tr)}}, len(g.answers))
-	if got := tr.stage.(*opd).teachers.fillUncompared(&round{groups: []*group{g}}, read,
-		adv); got != 0.5 {
-		t.Errorf("%g of the ends are compared, want one of two", got)
+	r := &round{groups: []*group{g}}
+	var read []reading
+	for _, seq := range r.rollout().Seqs() {
+		read = append(read, reading{by: teacherOf(tr), seq: seq})
 	}
-	mean := -12.0 / 9
-	if want := [][]float64{{-1, -3, -1}, {-1, -1, -2}, {-1, -1, -1, mean}}; !slices.EqualFunc(adv, want,
-		slices.Equal) {
-		t.Errorf("advantages %v, want %v", adv, want)
+	m := Metrics{}
+	adv, err := tr.stage.(*opd).teachers.advantages(m, r, read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	logp, err := teacherOf(tr).LogProbs(readSeqs(read), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mean := 0.0
+	for s, row := range logp {
+		for i, x := range row {
+			if s != 2 || i != 3 {
+				mean += float64(x) / 9
+			}
+		}
+	}
+	logp[2][3] = float32(mean)
+	for s, row := range logp {
+		for i, x := range row {
+			if !near(adv[s][i], float64(x), 1e-6) {
+				t.Errorf("answer %d, token %d: advantage %g, want %g", s, i, adv[s][i], x)
+			}
+		}
+	}
+	for name, want := range map[string]float64{"opd/ends_compared": 0.5, "opd/reverse_kl": -mean,
+		"opd/teacher_nll": -mean} {
+		if !near(m[name], want, 1e-6) {
+			t.Errorf("%s %g, want %g", name, m[name], want)
+		}
+	}
+	if got, want := g.answers[2].taught.logp, float64(logp[2][0]+logp[2][1]+logp[2][2])/3; !near(got,
+		want, 1e-6) {
+		t.Errorf("the teacher's mean of an answer is %g, want %g", got, want)
+	}
+}
+
+// A teacher whose positions end before the longest prompt and answer is refused before anything is
+// written, as gad plan refuses it; where it reads prompts of its own, by the row that is too long.
+func TestShortTeacher(t *testing.T) {
+	be := ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	short := func(positions string) string {
+		return "teacher.path=" + copied(t, fixed.student, "config.json",
+			`"max_position_embeddings": 128`, `"max_position_embeddings": `+positions)
+	}
+	limit := "data.max_prompt_length + data.max_response_length = 78, but max_position_embeddings is 77: lower them"
+	for _, c := range []struct {
+		stage     config.Stage
+		positions string
+		more      string
+		want      string
+	}{
+		{config.OPD, "77", "", limit},
+		{config.Train, "77", "algorithm.teacher_weight=1", limit},
+		{config.OPD, "77", "teacher.horizon=14 teacher.horizon_schedule=linear", limit},
+		{config.OPD, "69", "teacher.horizon=6 teacher.horizon_schedule=constant",
+			"data.max_prompt_length + teacher.horizon = 70, but max_position_embeddings is 69"},
+		{config.OPD, "62", "teacher.system=be data.max_prompt_length=39",
+			"data: row 3: the teacher would read 63 tokens, and "},
+	} {
+		cfg := settings(c.stage, run, append(strings.Fields(c.more), short(c.positions))...)
+		wantError(t, openError(t, cfg, c.stage), config.ErrConfig, c.want)
+		if _, err := os.Stat(run); err == nil {
+			t.Fatalf("%s: the run's folder was made", c.more)
+		}
+		if strings.HasPrefix(c.want, "data: ") {
+			continue // only a run reads all rows
+		}
+		_, err := plan.New(be, nil, 0, vfs.OS, cfg, c.stage)
+		wantError(t, err, config.ErrConfig, c.want)
+	}
+	for positions, more := range map[string]string{"78": "",
+		"64": "teacher.system=be data.max_prompt_length=39"} {
+		opened(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "run"),
+			append(strings.Fields(more), short(positions))...), config.OPD)
 	}
 }
 

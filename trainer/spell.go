@@ -21,6 +21,7 @@ type spelling struct {
 	spelled          bool // the teacher's tokens spell the text; otherwise nothing is compared
 	whole            int  // student tokens that lie whole in the compared text
 	end              bool // the last token of both is an end
+	before           int  // student tokens of a branch's beginning, which is its parent's
 }
 
 // spell writes a student's answer in the teacher's tokens. Control tokens within it are text for
@@ -86,15 +87,16 @@ func spell(own, theirs *tokenizer.Tokenizer, answer []int32, cut bool) spelling 
 	return s
 }
 
-// compares reports whether token i of the student's has a log-probability from the teacher.
+// compares reports whether the answer's own token i has a log-probability from the teacher.
 func (s spelling) compares(i int) bool {
+	i += s.before
 	if i == len(s.student) {
 		return s.end
 	}
 	return i < s.whole && s.student[i] > 0 && (i == 0 || s.student[i] > s.student[i-1])
 }
 
-// alignLogp returns the teacher's log-probabilities for the student's tokens, from logp, the
+// alignLogp returns the teacher's log-probabilities for the answer's own tokens, from logp, the
 // log-probabilities of s.ids. Tokens that are not compared keep the student's log-probabilities,
 // own.
 func (s spelling) alignLogp(logp, own []float32) ([]float32, error) {
@@ -111,7 +113,7 @@ func (s spelling) alignLogp(logp, own []float32) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i, x := range aligned {
+	for i, x := range aligned[min(s.before, len(aligned)):] {
 		if s.compares(i) {
 			out[i] = float32(x)
 		}

@@ -73,10 +73,14 @@ func (g *game) play(m Metrics) (*round, error) {
 	want, filter := g.t.cfg.Data.TrainBatchSize, g.t.cfg.Algorithm.FilterGroups
 	g.round = &round{}
 	drawn := map[int]int{}
+	var answered *round // the newest draw with an answer
 	for try := 1; ; try++ {
 		r, err := g.playOnce(m, want-len(g.round.groups), drawn)
 		if err != nil {
 			return nil, err
+		}
+		if len(r.answers()) > 0 {
+			answered = r
 		}
 		keep := allGroups(len(r.groups))
 		last := !filter.Enable || try >= filter.MaxGenBatches
@@ -93,6 +97,9 @@ func (g *game) play(m Metrics) (*round, error) {
 		}
 		g.round.take(r, keep)
 		if last || len(g.round.groups) >= want {
+			if len(g.round.answers()) == 0 { // the environment broke all episodes of the last draw
+				g.round = answered
+			}
 			g.t.train.step = g.round.batch().Indices()
 			return g.round, nil
 		}

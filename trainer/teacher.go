@@ -49,6 +49,7 @@ type teacher struct {
 	system       string // system message for the teacher alone; "": the row's
 	otherTokens  bool   // its tokenizer is not the student's
 	maxPositions int    // positions that the model has; 0: no bound
+	ownPrompts   bool   // the first row's prompt is not the student's
 }
 
 // openTeachers opens the teachers. byTokens reports that their distributions over the student's
@@ -64,6 +65,9 @@ func openTeachers(b basic, s *start, byTokens bool) (c *teachers, err error) {
 			err = one.findServer(s, byTokens)
 		} else {
 			err = one.findFolder(s, byTokens)
+		}
+		if err == nil {
+			err = m.CheckLongest(&t.cfg, b.kind, one.maxPositions)
 		}
 		if err != nil {
 			return c, err
@@ -201,21 +205,21 @@ func (c *teacher) prompt(r data.Row) ([]int32, error) {
 	return ids, nil
 }
 
-// checkPrompts refuses rows whose teacher is not known or cannot read their prompt: of the rows
-// that have neither a prompt of the teacher's own nor a teacher's name the first alone. It notes
-// how many rows each teacher has, and how many have a prompt of its own.
+// checkPrompts refuses rows whose teacher is not known, or cannot read their prompt and the longest
+// answer. Of a teacher's rows without a prompt of its own it reads the first alone if that prompt is
+// the student's. It notes how many rows each teacher has, and how many have a prompt of its own.
 func (c *teachers) checkPrompts(s *start) error {
 	t := c.t
 	key, by := t.cfg.Teacher.PromptKey, t.cfg.Teacher.By
 	rows := t.train.rows
-	if key == "" && by == "" {
-		rows = rows[:1]
-	}
 	advance, done := t.con.Busy("the teacher's prompts", len(rows))
 	defer done()
 	found, most := 0, t.cfg.Teacher.LongestPrompt(t.cfg.Data) // notes come later
 	count := map[*teacher]int{}
 	for i, row := range rows {
+		if i > 0 && key == "" && by == "" && !c.list[0].ownPrompts {
+			break
+		}
 		advance(1)
 		r, err := t.train.set.Row(int(row))
 		if err != nil {
@@ -228,20 +232,25 @@ func (c *teachers) checkPrompts(s *start) error {
 		count[one]++
 		if r.TeacherPrompt != nil {
 			found++
-		} else if i > 0 && count[one] > 1 {
+		} else if count[one] > 1 && !one.ownPrompts {
 			continue
 		}
 		ids, err := one.prompt(r)
 		if err != nil {
 			return err
 		}
+		if count[one] == 1 {
+			student, err := t.enc.Prompt(r)
+			if err != nil {
+				return err
+			}
+			one.ownPrompts = one.maxPositions > 0 && !slices.Equal(ids, student)
+		}
 		if n := len(ids); r.TeacherPrompt != nil && n > most {
 			return fmt.Errorf("%w: data: row %d: column %q (teacher.prompt_key): %d tokens in the teacher's chat template, and teacher.max_prompt_length is %d: raise it, or shorten or remove the row", config.ErrConfig, r.Index, key, n, most)
 		}
-		if n := len(ids) + c.longest; r.TeacherPrompt != nil {
-			if err := one.checkLength(r.Index, n); err != nil {
-				return err
-			}
+		if err := one.checkLength(r.Index, len(ids)+c.longest); err != nil {
+			return err
 		}
 	}
 	n := len(rows)
@@ -351,23 +360,26 @@ func (c *teachers) noted(one *teacher, row data.Row, plain []int32, a *answer) (
 	return ids, nil
 }
 
-// readingOf returns an answer after the teacher's prompt.
+// readingOf returns an answer after the teacher's prompt. A branch is read with its beginning.
 func (c *teacher) readingOf(g *group, a *answer, prompt []int32) (x reading, err error) {
 	x.by = c
+	own := a.seqs[0].Seq
 	if !c.otherTokens && slices.Equal(prompt, g.Prompt) {
-		x.seq = a.seqs[0].Seq // with its prompt's other answers it passes as one
+		x.seq = own // with its prompt's other answers it passes as one
 		return x, nil
 	}
-	answer := a.seqs[0].Seq.Response()
+	answer, from := a.ids, len(prompt)+a.branch.At
 	if c.otherTokens {
 		s := spell(c.t.tok, c.enc.Tok, answer, a.cut)
-		x.spelling, answer = &s, s.ids
+		s.before = a.branch.At
+		x.spelling, answer, from = &s, s.ids, len(prompt)
 	}
 	ids := slices.Concat(prompt, answer)
 	if err := c.checkLength(g.Index, len(ids)); err != nil {
 		return x, err
 	}
-	x.seq = model.Answer(ids, len(prompt))
+	x.seq = model.Answer(ids, from)
+	x.seq.Shared, x.seq.Branching = len(prompt), own.Branching && !c.otherTokens
 	return x, nil
 }
 
@@ -534,16 +546,16 @@ func (c *teachers) advantages(m Metrics, r *round, list []reading) (advST [][]fl
 	if err != nil {
 		return nil, err
 	}
-	noteTeacherLogp(m, r, teacherST)
-	advST, kl, err := algos.DistillAdvantages(teacherST, each(r, oldOf))
+	comparedST, ends := comparedTokens(r, list)
+	noteTeacherLogp(m, r, teacherST, comparedST)
+	advST, _, err = algos.DistillAdvantages(teacherST, each(r, oldOf))
 	if errors.Is(err, algos.ErrNotFinite) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	m["opd/reverse_kl"] = kl
-	m["opd/ends_compared"] = c.fillUncompared(r, list, advST)
+	m["opd/reverse_kl"], m["opd/ends_compared"] = 0-fillUncompared(advST, comparedST), ends // no -0
 	return advST, nil
 }
 
@@ -577,61 +589,79 @@ func (g *game) addTeacher(m Metrics, r *round) (err error) {
 	return nil
 }
 
-// fillUncompared sets the advantage of tokens that cannot be compared with the teacher's to the
-// mean advantage of the others. Such tokens are an end for which the teacher's template has another
-// token, since that habit is nothing to learn, and text that the teacher's tokens do not spell.
-// With advantage 0 such a token would be preferred, since the mean of the others is below 0 as long
-// as there is a divergence: the student would learn to end with it. It returns the share of ends
-// that are compared, 1 where no answer has an end.
-func (c *teachers) fillUncompared(r *round, list []reading, advST [][]float64) float64 {
-	ends, same := 0, 0
-	answers := r.answers()
-	var left []*float64
-	sum, n := 0.0, 0
-	for s, row := range advST {
+// comparedTokens marks the tokens [S][T] that are compared with the teacher's. The others are an end
+// for which the teacher's template has another token, since that habit is nothing to learn, and
+// text that the teacher's tokens do not spell. ends is the share of ends that are compared, 1 where
+// no answer has an end.
+func comparedTokens(r *round, list []reading) (comparedST [][]bool, ends float64) {
+	same, all := 0, 0
+	for s, a := range r.answers() {
+		row := make([]bool, a.ownTokens())
 		for i := range row {
-			last, compared := i == len(row)-1 && !answers[s].cut, true
-			switch {
-			case list[s].spelling != nil:
-				compared = list[s].spelling.compares(i)
+			last := i == len(row)-1 && !a.cut
+			row[i] = true
+			switch x := list[s]; {
+			case x.spelling != nil:
+				row[i] = x.spelling.compares(i)
 			case last:
-				compared = slices.Contains(list[s].by.enc.Tok.EOS(),
-					answers[s].seqs[0].Seq.Response()[i])
+				row[i] = slices.Contains(x.by.enc.Tok.EOS(), a.seqs[0].Seq.Response()[i])
 			}
 			if last {
-				ends++
-				if compared {
+				all++
+				if row[i] {
 					same++
 				}
 			}
-			if !compared {
-				left = append(left, &row[i])
-				continue
-			}
-			sum += row[i]
-			n++
 		}
+		comparedST = append(comparedST, row)
 	}
-	for _, x := range left {
-		*x = sum / float64(max(n, 1))
+	if all == 0 {
+		return comparedST, 1
 	}
-	if ends == 0 {
-		return 1
-	}
-	return float64(same) / float64(ends)
+	return comparedST, float64(same) / float64(all)
 }
 
-// noteTeacherLogp sets the teacher's mean log-probability of a token of each answer.
-func noteTeacherLogp(m Metrics, r *round, teacherST [][]float32) {
+// fillUncompared sets the advantage of tokens that are not compared to the mean of the others, and
+// returns the mean. With advantage 0 such a token would be preferred, since the mean of the others
+// is below 0 as long as there is a divergence: the student would learn to end with it.
+func fillUncompared(advST [][]float64, comparedST [][]bool) (mean float64) {
+	n := 0
+	for s, row := range advST {
+		for i, x := range row {
+			if comparedST[s][i] {
+				mean += x
+				n++
+			}
+		}
+	}
+	mean /= float64(max(n, 1))
+	for s, row := range advST {
+		for i := range row {
+			if !comparedST[s][i] {
+				row[i] = mean
+			}
+		}
+	}
+	return mean
+}
+
+// noteTeacherLogp sets the teacher's mean log-probability of a token of each answer, of those that
+// are compared.
+func noteTeacherLogp(m Metrics, r *round, teacherST [][]float32, comparedST [][]bool) {
 	nll, tokens := 0.0, 0
-	for i, a := range r.answers() {
-		sum := 0.0
-		for _, x := range teacherST[i] {
-			sum += float64(x)
+	for s, a := range r.answers() {
+		sum, n := 0.0, 0
+		for i, x := range teacherST[s] {
+			if comparedST[s][i] {
+				sum += float64(x)
+				n++
+			}
 		}
 		nll -= sum
-		tokens += len(teacherST[i])
-		a.taught.logp = float64(float32(sum / float64(max(len(teacherST[i]), 1))))
+		tokens += n
+		if n > 0 {
+			a.taught.logp = float64(float32(sum / float64(n)))
+		}
 	}
 	m["opd/teacher_nll"] = nll / float64(max(tokens, 1))
 }

@@ -684,6 +684,59 @@ func TestTreesKeepTheirBits(t *testing.T) {
 	}
 }
 
+// A teacher reads a branch behind its beginning, whatever prompt and tokens it has: it gives the
+// branch's tokens what it gives them in the whole answer.
+func TestTeacherReadsBranchesWhole(t *testing.T) {
+	be := ready(t)
+	for what, more := range map[string][]string{
+		"the row's prompt":  {"teacher.path=" + fixed.blank},
+		"another prompt":    {"teacher.path=" + fixed.blank, "teacher.system=Answer in verse."},
+		"another tokenizer": {"teacher.path=" + foreign(t)},
+	} {
+		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+			branching(2, 2, append(more, "algorithm.teacher_weight=1")...)...), config.Train)
+		logProbs := func(r *round) [][]float32 {
+			c := gameOf(tr).teachers
+			read, err := c.readings(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			logpST, err := c.logProbs(Metrics{}, r, read)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return logpST
+		}
+		r, err := gameOf(tr).play(Metrics{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		single, branches := &round{}, 0
+		for _, g := range r.groups {
+			of := &group{Row: g.Row}
+			for _, a := range g.answers {
+				old := append(make([]float32, a.branch.At), a.seqs[0].Old...)
+				of.answers = append(of.answers, newAnswer(a.cut, &actor.Sequence{Old: old,
+					Seq: model.Answer(slices.Concat(g.Prompt, a.ids), len(g.Prompt))}))
+			}
+			single.groups = append(single.groups, of)
+		}
+		got, want := logProbs(r), logProbs(single)
+		for i, a := range r.answers() {
+			if a.branch.At > 0 {
+				branches++
+			}
+			if !slices.Equal(got[i], want[i][a.branch.At:]) {
+				t.Errorf("%s: answer %d, a branch at %d: %v, want %v", what, i, a.branch.At, got[i],
+					want[i][a.branch.At:])
+			}
+		}
+		if branches < 10 {
+			t.Errorf("%s: %d branches", what, branches)
+		}
+	}
+}
+
 // What does not go with trees is refused before anything is written.
 func TestTreesAreRefused(t *testing.T) {
 	be := ready(t)

@@ -119,6 +119,7 @@ type run struct {
 	student *session.Model
 	rows    []int
 	batch   encode.Batch
+	read    [][]int32 // the rows' prompts as the teacher reads them
 	groups  []quality.Group
 	opt     quality.Options
 }
@@ -230,7 +231,7 @@ func (r *run) settings(checkpoint string) (c config.Config, err error) {
 	return c, c.Load(path)
 }
 
-// open loads the student and encodes the rows.
+// open encodes the rows for student and teacher, and loads the student.
 func (r *run) open() (err error) {
 	o := r.o
 	if r.set, r.rows, err = o.Rows.List(r.s); err != nil {
@@ -261,6 +262,9 @@ func (r *run) open() (err error) {
 	}
 	if err := session.CheckLengths("fidelity", "max-response-length", r.batch.Prompts(), r.rows,
 		o.MaxResponse, shape.MaxPosition); err != nil {
+		return err
+	}
+	if err := r.readPrompts(tok); err != nil {
 		return err
 	}
 	if r.be, err = session.OpenDevice(o.Device); err != nil {
@@ -295,12 +299,12 @@ func (r *run) dropLongPrompts(tok *tokenizer.Tokenizer) error {
 	return nil
 }
 
-// truth loads the teacher and computes the answers' probabilities under it.
-func (r *run) truth() error {
-	promptsP := r.batch.Prompts()
-	enc := encode.Encoder{Tok: r.student.Tokenizer}
+// readPrompts sets the prompts that the teacher reads, and refuses those that it cannot read with
+// an answer.
+func (r *run) readPrompts(tok *tokenizer.Tokenizer) error {
+	r.read = r.batch.Prompts()
 	if r.o.System != "" {
-		promptsP = nil
+		r.read = nil
 		for _, i := range r.rows {
 			row, err := r.set.Row(i)
 			if err != nil {
@@ -309,13 +313,26 @@ func (r *run) truth() error {
 			if row, err = encode.WithSystem(row, r.o.System); err != nil {
 				return fmt.Errorf("--teacher-system: %w", err)
 			}
-			ids, err := enc.Prompt(row)
+			ids, err := encode.Encoder{Tok: tok}.Prompt(row)
 			if err != nil {
 				return fmt.Errorf("data: row %d: %w", i, err)
 			}
-			promptsP = append(promptsP, ids)
+			r.read = append(r.read, ids)
 		}
 	}
+	shape, err := model.ReadConfig(r.o.Teacher)
+	if err != nil {
+		return fmt.Errorf("--teacher: %w", err)
+	}
+	if err := session.CheckLengths("fidelity", "max-response-length", r.read, r.rows,
+		r.o.MaxResponse, shape.MaxPosition); err != nil {
+		return fmt.Errorf("--teacher: %w", err)
+	}
+	return nil
+}
+
+// truth loads the teacher and computes the answers' probabilities under it.
+func (r *run) truth() error {
 	_, done := r.s.Console.Busy("loading "+r.o.Teacher, 0)
 	teacher, err := model.Load(r.be, r.o.Teacher, model.Options{Kind: model.LM})
 	done()
@@ -327,7 +344,7 @@ func (r *run) truth() error {
 		return fmt.Errorf("--teacher: %w", err)
 	}
 	teacher.Share(r.student.Model)
-	return quality.SetTruth(teacher, r.groups, promptsP, r.o.TeacherTemperature, r.opt)
+	return quality.SetTruth(teacher, r.groups, r.read, r.o.TeacherTemperature, r.opt)
 }
 
 // score returns the scores that one discriminator gives the answers.

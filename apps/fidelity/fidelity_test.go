@@ -2,6 +2,7 @@ package fidelity
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"math"
@@ -160,14 +161,32 @@ func TestTrivialRewards(t *testing.T) {
 }
 
 func TestMistakes(t *testing.T) {
+	short := filepath.Join(t.TempDir(), "short")
+	if err := os.CopyFS(short, os.DirFS(modeltest.Student(t))); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(short, "config.json")
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw = bytes.Replace(raw, []byte(`embeddings": 128`), []byte(`embeddings": 44`), 1)
+	if err := os.WriteFile(path, raw, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for want, o := range map[string]Options{
+		"--teacher: fidelity: row 10: prompt has 40 tokens: with an answer of 10 that is more than the 44 of the model: give --max-response-length 4": {
+			Student: modeltest.Student(t), Teacher: short, MaxPrompt: 64, MaxResponse: 10},
+		"--teacher: data: row 10: prompt has 57 tokens, the model takes 44": {Student: modeltest.Student(t), Teacher: short,
+			MaxPrompt: 64, MaxResponse: 10, System: "Be brief."},
 		"--model is missing": {},
 		"is a language model, not a discriminator": {Critics: []string{modeltest.Student(t)},
 			Student: modeltest.Student(t)},
 		"figures need at least 2 prompts": {Student: modeltest.Student(t), MaxPrompt: 1},
 	} {
-		o.Teacher, o.Rows, o.N, o.TeacherTemperature, o.MaxTokens, o.Device =
-			modeltest.Student(t), rows(), 2, 1, 512, device.Options{Name: "cpu", Threads: 1}
+		o.Teacher = cmp.Or(o.Teacher, modeltest.Student(t))
+		o.Rows, o.N, o.TeacherTemperature, o.MaxTokens, o.Device =
+			rows(), 2, 1, 512, device.Options{Name: "cpu", Threads: 1}
 		var out bytes.Buffer
 		if err := Run(atWork(&out), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

@@ -311,6 +311,19 @@ type TeacherModel struct {
 	Path, URL string
 }
 
+// CheckLongest refuses sequences of a stage that are longer than most, the teacher's positions; most
+// 0: no bound.
+func (m TeacherModel) CheckLongest(c *Config, stage Stage, most int) error {
+	n, key := c.LongestSampled(stage), "data.max_response_length"
+	if n < c.MaxAnswer(stage) {
+		key = "teacher.horizon"
+	}
+	if n += c.Data.MaxPrompt; most == 0 || n <= most {
+		return nil
+	}
+	return fmt.Errorf("%w: %s: %s: data.max_prompt_length + %s = %d, but max_position_embeddings is %d: lower them, or take a teacher that reads as much", ErrConfig, m.Key, m.Path, key, n, most)
+}
+
 // List returns the teachers: one, or those of teacher.models, each once. It skips what Validate
 // refuses.
 func (c TeacherConfig) List() (list []TeacherModel) {

@@ -171,6 +171,13 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 			if err := saved.CheckModel(fsys, m.Path); err != nil {
 				return nil, fmt.Errorf("%s: %w", m.Key, err)
 			}
+			shape, err := model.ReadConfig(m.Path)
+			if err != nil {
+				continue // opening the run reports it
+			}
+			if err := m.CheckLongest(&c, stage, shape.MaxPosition); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if err := c.Rollout.Validate(); err != nil && stage != config.SFT {
