@@ -111,7 +111,7 @@ func (c *Config) Validate(stage Stage) error {
 		bad("algorithm.kl_ctrl.target_kl is %g: an adaptive coefficient needs a target above 0",
 			k.TargetKL)
 	} else if n := c.Data.TrainBatchSize * c.Answers(stage); k.Type == "adaptive" &&
-		k.Horizon <= 0.2*float64(n) {
+		c.Algorithm.UseKLInReward && k.Horizon <= 0.2*float64(n) {
 		bad("algorithm.kl_ctrl.horizon %g: a step's %d answers could turn the coefficient negative: must be above %g", k.Horizon, n, 0.2*float64(n))
 	}
 	if f := c.Algorithm.FilterGroups; f.Enable && f.MaxGenBatches < 2 {

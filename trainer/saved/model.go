@@ -47,9 +47,13 @@ func CheckPart(fsys checkpoint.FS, path, part string) error {
 		return fmt.Errorf("model: %s: is a file: give the folder that contains it", path)
 	}
 	if _, err := fsys.Stat(filepath.Join(path, "config.json")); err == nil {
-		if _, err := fsys.Stat(filepath.Join(path, model.AdapterConfigName)); err == nil {
+		_, err := fsys.Stat(filepath.Join(path, model.AdapterConfigName))
+		if err == nil {
 			return fmt.Errorf("model: %s: has config.json and %s, and transformers adds such adapters to the model: if they are merged into it, remove %[2]s; else give them with --adapter, in a folder of their own",
 				path, model.AdapterConfigName)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("model: %w", err)
 		}
 		return nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
