@@ -111,8 +111,8 @@ func (c *Config) Validate(stage Stage) error {
 		bad("algorithm.kl_ctrl.target_kl is %g: an adaptive coefficient needs a target above 0",
 			k.TargetKL)
 	} else if n := c.Data.TrainBatchSize * c.Answers(stage); k.Type == "adaptive" &&
-		c.Algorithm.UseKLInReward && k.Horizon <= 0.2*float64(n) {
-		bad("algorithm.kl_ctrl.horizon %g: a step's %d answers could turn the coefficient negative: must be above %g", k.Horizon, n, 0.2*float64(n))
+		c.Algorithm.UseKLInReward && stage.HasCritic() && k.Horizon <= float64(n)/5 {
+		bad("algorithm.kl_ctrl.horizon %g: a step's %d answers could turn the coefficient negative: must be above %g", k.Horizon, n, float64(n)/5)
 	}
 	if f := c.Algorithm.FilterGroups; f.Enable && f.MaxGenBatches < 2 {
 		bad("algorithm.filter_groups.max_num_gen_batches is %d: must be at least 2, or no group can be replaced", f.MaxGenBatches)
