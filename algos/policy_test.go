@@ -518,6 +518,6 @@ func TestExactKL(t *testing.T) {
 // KL's share of the loss by size, whatever the signs, and clipped rows of all.
 func TestShares(t *testing.T) {
 	s := PolicyStats{PGLoss: -1, KLLoss: -3, SeqClipped: 1, SeqSum: 4}
-	near(t, "shares", tolerance{1e-8, 0}, []float64{s.KLShare(.5), s.KLShare(0), PolicyStats{}.KLShare(.5),
-		s.SeqClipFrac()}, []float64{.6, 0, 0, .25})
+	near(t, "shares", tolerance{1e-8, 0}, []float64{s.KLShare(.5), s.KLShare(0),
+		PolicyStats{}.KLShare(.5), s.SeqClipFrac()}, []float64{.6, 0, 0, .25})
 }

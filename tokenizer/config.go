@@ -46,7 +46,8 @@ func parseDeclared(files map[string][]byte) (declared, error) {
 		}
 		slices.Reverse(order)
 	}
-	d.tekken = string(sources[fileConfig]["fix_mistral_regex"]) == "true" && oldMistral(files[fileModel])
+	d.tekken = string(sources[fileConfig]["fix_mistral_regex"]) == "true" &&
+		oldMistral(files[fileModel])
 	d.written = string(files[fileTemplate]) + string(files[fileToolUse]) +
 		string(sources[fileConfig]["chat_template"])
 	var lists []*addedToken
@@ -134,8 +135,9 @@ func parseDeclaredToken(raw json.RawMessage) (*addedToken, error) {
 	return a, nil
 }
 
-// oldMistral reports whether a config.json is of a Mistral that transformers before version 5 wrote.
-// Their tokenizer.json has a wrong pattern, which transformers replaces with fix_mistral_regex.
+// oldMistral reports whether config.json is of a Mistral that transformers before version 5 wrote.
+// The tokenizer.json beside it has a wrong pattern, which transformers replaces where
+// fix_mistral_regex is true.
 func oldMistral(config []byte) bool {
 	var c struct {
 		Type    *string `json:"model_type"`

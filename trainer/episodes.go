@@ -149,8 +149,8 @@ func (f *episodes) sample(m Metrics, r *round) error {
 	return nil
 }
 
-// faults returns the share of broken episodes, and an error if there are too many. It warns of those
-// that are new.
+// faults returns the share of broken episodes, and an error if there are too many. It warns of
+// episodes that broke since its last warning.
 func (f *episodes) faults(c *tally) (share float64, err error) {
 	if err = f.faultError(c.broken, c.played, c.first); err == nil && c.broken > c.warned {
 		c.warned = c.broken
@@ -282,9 +282,9 @@ func (f *episodes) exchange(mine []episode.Episode) ([][]episode.Episode, error)
 //
 // with the weights of the terms d and env, the environment's rewards e, and the standard deviations
 // of the episodes' sums within the prompt's group. A standard deviation counts as 1 if these sums
-// are equal, and if the reward has both terms and this term has no z. With critic.level=turn, d_k is the increase of the
-// discriminator's score at turn k; otherwise the score is d of the last turn, and d of the others
-// is 0, as in an environment that rewards the end alone.
+// are equal, and if the reward has both terms and this term has no z. With critic.level=turn, d_k
+// is the increase of the discriminator's score at turn k; otherwise the score is d of the last
+// turn, and d of the others is 0, as in an environment that rewards the end alone.
 func (f *episodes) credit(r *round, terms []config.Term, in *algos.AdvantageInput) {
 	penalty := f.t.cfg.Env.InvalidPenalty
 	has := func(name string) bool {

@@ -72,34 +72,22 @@ func (j *judges) tryChecker(s *start) error {
 	if set == nil {
 		set, at = t.train.set, []int{int(t.train.rows[0])}
 	}
-	r, err := set.Row(at[0])
-	if err != nil {
-		return err
-	}
-	rows, err := checker.Rows(set, at[:1], []string{r.Teacher}, []bool{false})
-	if err != nil {
-		return err
-	}
 	trial, err := j.trial()
 	if err != nil {
 		return err
 	}
-	var verdicts []checker.Verdict
+	var verdict checker.Verdict
 	err = t.busy("trying the checker", func() (err error) {
-		verdicts, err = j.checker.Try(context.Background(), rows, trial)
-		if err != nil {
-			return fmt.Errorf("%w: tried on the teacher's answer to row %d: %w", config.ErrConfig,
-				at[0], err)
-		}
-		return nil
+		verdict, err = j.checker.TryTeacher(context.Background(), set, at[0], trial)
+		return err
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", config.ErrConfig, err)
 	}
 	for _, line := range j.checker.Said() {
 		s.infos = append(s.infos, "checker: "+line)
 	}
-	if verdicts[0].None() {
+	if verdict.None() {
 		s.notes = append(s.notes, fmt.Sprintf(
 			"checker: has no score for the teacher's answer to row %d, on which it was tried",
 			at[0]))

@@ -206,8 +206,8 @@ func (c *teacher) prompt(r data.Row) ([]int32, error) {
 }
 
 // checkPrompts refuses rows whose teacher is not known, or cannot read their prompt and the longest
-// answer. Of a teacher's rows without a prompt of its own it reads the first alone if that prompt is
-// the student's. It notes how many rows each teacher has, and how many have a prompt of its own.
+// answer. Of a teacher's rows without a prompt of its own it reads the first alone if that prompt
+// is the student's. It notes how many rows each teacher has, and how many have a prompt of its own.
 func (c *teachers) checkPrompts(s *start) error {
 	t := c.t
 	key, by := t.cfg.Teacher.PromptKey, t.cfg.Teacher.By
@@ -589,9 +589,9 @@ func (g *game) addTeacher(m Metrics, r *round) (err error) {
 	return nil
 }
 
-// comparedTokens marks the tokens [S][T] that are compared with the teacher's. The others are an end
-// for which the teacher's template has another token, since that habit is nothing to learn, and
-// text that the teacher's tokens do not spell. ends is the share of ends that are compared, 1 where
+// comparedTokens marks the tokens [S][T] that are compared with the teacher's. The others are an
+// end for which the teacher's template has another token, since that habit is nothing to learn,
+// and text that the teacher's tokens do not spell. ends is the share of ends that are compared, 1 where
 // no answer has an end.
 func comparedTokens(r *round, list []reading) (comparedST [][]bool, ends float64) {
 	same, all := 0, 0

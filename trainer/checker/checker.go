@@ -156,6 +156,24 @@ func (c *Checker) Try(ctx context.Context, rows []Row, t Trial) ([]Verdict, erro
 	return c.check(ctx, rows, TrialVar+"="+string(text))
 }
 
+// TryTeacher runs Try on the teacher's answer to row at of set.
+func (c *Checker) TryTeacher(ctx context.Context, set *data.Set, at int,
+	t Trial) (v Verdict, err error) {
+	r, err := set.Row(at)
+	if err != nil {
+		return v, err
+	}
+	rows, err := Rows(set, []int{at}, []string{r.Teacher}, []bool{false})
+	if err != nil {
+		return v, err
+	}
+	verdicts, err := c.Try(ctx, rows, t)
+	if err != nil {
+		return v, fmt.Errorf("tried on the teacher's answer to row %d: %w", at, err)
+	}
+	return verdicts[0], nil
+}
+
 // Said returns the last lines that the program wrote to standard error, in the call that finished
 // last.
 func (c *Checker) Said() []string {

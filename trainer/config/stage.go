@@ -311,8 +311,8 @@ type TeacherModel struct {
 	Path, URL string
 }
 
-// CheckLongest refuses sequences of a stage that are longer than most, the teacher's positions; most
-// 0: no bound.
+// CheckLongest refuses sequences of a stage that are longer than most, the teacher's positions;
+// most 0: no bound.
 func (m TeacherModel) CheckLongest(c *Config, stage Stage, most int) error {
 	n, key := c.LongestSampled(stage), "data.max_response_length"
 	if n < c.MaxAnswer(stage) {

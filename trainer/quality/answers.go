@@ -14,7 +14,6 @@ package quality
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -287,19 +286,9 @@ func (j *Results) TeacherNLL(m *model.Model, o Options) error {
 // set, within the deadline.
 func TryChecker(ctx context.Context, set *data.Set, at []int, command string,
 	deadline time.Duration) error {
-	row, err := set.Row(at[0])
-	if err != nil {
-		return err
-	}
-	rows, err := checker.Rows(set, at[:1], []string{row.Teacher}, []bool{false})
-	if err != nil {
-		return err
-	}
-	_, err = checker.New(command, deadline).Try(ctx, rows, checker.Trial{Rows: len(at)})
-	if err != nil {
-		return fmt.Errorf("tried on the teacher's answer to row %d: %w", at[0], err)
-	}
-	return nil
+	_, err := checker.New(command, deadline).TryTeacher(ctx, set, at[0],
+		checker.Trial{Rows: len(at)})
+	return err
 }
 
 // Check scores j's answers to rows of set by the checker command, within the deadline, and sets the
