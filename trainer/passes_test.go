@@ -450,6 +450,13 @@ func TestRewardsByToken(t *testing.T) {
 	if differ == 0 {
 		t.Error("all tokens of an answer have one advantage")
 	}
+	most := 0.0
+	for _, row := range advST {
+		most = max(most, slices.Max(row), -slices.Min(row))
+	}
+	if m["adv/max"] != most {
+		t.Errorf("adv/max %g, want %g, of all tokens", m["adv/max"], most)
+	}
 	for want, wrong := range map[string]string{
 		"use reinforce_plus_plus": "algorithm.adv_estimator=grpo", "use critic.head=likelihood": "critic.head=value",
 		"use score": "algorithm.truncated_reward=group_min", "use 1": "algorithm.adv_power=1.5", "leave it out": "algorithm.use_kl_in_reward=true"} {
